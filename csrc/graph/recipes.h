@@ -1,0 +1,48 @@
+// How to bring a value back: its producer and every op that later wrote into what that producer made.
+// Used by the planner, the methods and the executor. The simulator does not use it: it checks versions on its own.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "graph/export.h"
+#include "graph/graph.h"
+
+namespace poet {
+
+// Note [Recipes and versions]
+// A recipe is replayed as one unit and yields the *last* version of every value its producer made. Hence:
+// - a value may be evicted only after its last write, and a recipe may only run after its last op ran first;
+// - each op of the chain must find its other inputs in the version that it read the first time. So the recipe stops
+//   being valid at the first later write to any of them (`valid_until`), or when an input that cannot itself be
+//   recomputed dies.
+struct Recipe {
+  std::vector<OpId> ops;          // producer first, ascending
+  std::vector<ValueId> outputs;   // everything the producer makes, ascending
+  std::vector<ValueId> inputs;    // data read from outside the recipe, ascending (statistics and shape-only reads left out)
+  int64_t workspace_bytes = 0;    // max over ops
+  int64_t output_bytes = 0;       // sum over outputs: all of them are allocated during a replay
+  double seconds = 0;             // sum of recorded seconds over ops
+  bool random = false;            // any op draws from a generator
+  OpId valid_until;               // may run at position "before op k" for last_op < k <= valid_until
+
+  OpId producer() const { return ops.front(); }
+  OpId lastOp() const { return ops.back(); }
+};
+
+class POET_API RecipeTable {
+ public:
+  // A producer has a recipe if every op of its chain is replayable, the chain writes only what the producer made, makes
+  // nothing else and updates no statistics beyond the producer, and every output is evictable.
+  explicit RecipeTable(const Graph& graph);
+
+  const std::vector<Recipe>& recipes() const { return recipes_; }  // by producer, ascending
+  // Index into recipes() of the recipe that yields `value`, or -1.
+  int recipeOf(ValueId value) const { return recipe_of_[static_cast<size_t>(value.index)]; }
+
+ private:
+  std::vector<Recipe> recipes_;
+  std::vector<int> recipe_of_;
+};
+
+}  // namespace poet
