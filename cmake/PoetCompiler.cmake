@@ -1,0 +1,33 @@
+# Language level, warnings, visibility, sanitizers, ccache.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Optimised builds keep line tables, so that a sanitizer's or a user's back trace names lines. NDEBUG is not set: the
+# standard library's and torch's header assertions are cheap next to the ops that we run.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+
+find_program(POET_CCACHE ccache)
+if(POET_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${POET_CCACHE}")
+endif()
+
+add_library(poet_warnings INTERFACE)
+target_compile_options(poet_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(POET_WARNINGS_AS_ERRORS)
+  target_compile_options(poet_warnings INTERFACE -Werror)
+endif()
+
+if(POET_SANITIZE)
+  add_compile_options("-fsanitize=${POET_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options("-fsanitize=${POET_SANITIZE}")
+endif()
