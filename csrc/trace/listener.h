@@ -1,0 +1,42 @@
+// What hears the ops of a thread: a step that is being recorded or made to follow a plan.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include <memory>
+
+#include "graph/export.h"
+
+namespace poet {
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // Runs the op (with `below` as its keys) and does whatever the step needs around it. Called with the listening key
+  // excluded, so that only outermost ops are heard.
+  virtual void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) = 0;
+  // An op on a thread that hears nothing itself (a thread pool that inherited the dispatch state) is about to run.
+  virtual void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
+};
+
+// The boxed fallback.
+void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// Makes `listener` hear the ops of the current thread for the guard's lifetime, and be told of ops on foreign threads.
+class POET_API ListenerGuard {
+ public:
+  explicit ListenerGuard(std::shared_ptr<Listener> listener);
+  ~ListenerGuard();
+  ListenerGuard(const ListenerGuard&) = delete;
+  ListenerGuard& operator=(const ListenerGuard&) = delete;
+
+ private:
+  std::shared_ptr<Listener> listener_;
+};
+
+// Whether a step is being heard on this thread.
+POET_API bool isListening();
+
+}  // namespace poet

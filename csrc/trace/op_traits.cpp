@@ -1,0 +1,87 @@
+#include "trace/op_traits.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+namespace poet {
+namespace {
+
+bool holdsTensor(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType) return true;
+  for (const c10::TypePtr& inner : type->containedTypes()) {
+    if (holdsTensor(inner)) return true;
+  }
+  return false;
+}
+
+bool handlesTensors(const c10::FunctionSchema& schema) {
+  const auto has = [](const c10::Argument& a) { return holdsTensor(a.type()); };
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), has) ||
+         std::any_of(schema.returns().begin(), schema.returns().end(), has) || schema.is_vararg() ||
+         schema.is_varret();
+}
+
+// The op's own name: "aten::new_zeros" -> "new_zeros".
+std::string_view baseName(const c10::FunctionSchema& schema) {
+  const std::string_view name = schema.name();
+  const size_t colon = name.rfind(':');
+  return colon == std::string_view::npos ? name : name.substr(colon + 1);
+}
+
+bool readsNoData(std::string_view base) {
+  static constexpr std::array<std::string_view, 10> kShapeOnly = {
+      "empty_like", "zeros_like", "ones_like", "full_like", "rand_like",
+      "randn_like", "new_empty",  "new_zeros", "new_ones",  "new_full"};
+  return std::find(kShapeOnly.begin(), kShapeOnly.end(), base) != kShapeOnly.end() ||
+         base == "randint_like" || base == "new_empty_strided";
+}
+
+// See Note [Statistics of batch norm].
+//
+// Note [Statistics of batch norm]
+// native_batch_norm, cudnn_batch_norm and kin update running_mean and running_var in training; most of their schemas do
+// not mark them as written. A replay must not update them a second time, and in training it does not read them either:
+// it gets undefined statistics (or scratch copies where the schema insists on a tensor).
+void findStatistics(const c10::FunctionSchema& schema, std::string_view base, OpTraits& traits) {
+  if (base.find("batch_norm") == std::string_view::npos || base.find("backward") != std::string_view::npos) return;
+  for (size_t a = 0; a < schema.arguments().size(); ++a) {
+    const std::string& name = schema.arguments()[a].name();
+    if (name == "running_mean" || name == "running_var") traits.statistic_args.push_back(static_cast<int16_t>(a));
+    if (name == "training" || name == "train" || name == "use_input_stats") traits.training_arg = static_cast<int16_t>(a);
+  }
+}
+
+std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string_view base = baseName(schema);
+  auto traits = std::make_unique<OpTraits>();
+  traits->name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  traits->without_tensors = !handlesTensors(schema);
+  traits->random = op.hasTag(at::Tag::nondeterministic_seeded);
+  traits->reads_no_data = readsNoData(base);
+  traits->known_pure = schema.name().rfind("aten::", 0) == 0;
+  traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" || base == "set_data" ||
+                            base == "_resize_output_" || base == "record_stream";
+  for (const c10::Argument& arg : schema.arguments()) {
+    traits->writes_arg.push_back(arg.alias_info() != nullptr && arg.alias_info()->isWrite());
+  }
+  findStatistics(schema, base, *traits);
+  return traits;
+}
+
+}  // namespace
+
+const OpTraits& traitsOf(const c10::OperatorHandle& op) {
+  static std::mutex mutex;
+  static auto* cache = new std::unordered_map<c10::OperatorName, std::unique_ptr<OpTraits>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<OpTraits>& entry = (*cache)[op.operator_name()];
+  if (entry == nullptr) entry = makeTraits(op);
+  return *entry;
+}
+
+}  // namespace poet

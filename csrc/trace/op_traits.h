@@ -1,0 +1,34 @@
+// What an operator's schema and name say about running it again.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace poet {
+
+struct OpTraits {
+  std::string name;             // "aten::add.Tensor"
+  bool without_tensors = false; // neither takes nor returns a tensor (profiler::*): passed through, not part of a step
+  bool random = false;          // Tag::nondeterministic_seeded
+  bool reads_no_data = false;   // empty_like and kin: only the shape of the inputs matters
+  bool known_pure = false;      // from a namespace whose ops keep no state of their own
+  bool rebinds_storage = false; // resize_, set_: what it touches must keep its memory
+  // Batch norm: running statistics that training updates though the schema may not say so.
+  std::vector<int16_t> statistic_args;
+  int16_t training_arg = -1;
+  std::vector<bool> writes_arg;  // per argument: the schema marks it as written
+
+  // The statistics are written, not read, in this very call.
+  bool updatesStatistics(const c10::IValue* args) const {
+    return !statistic_args.empty() && (training_arg < 0 || args[training_arg].toBool());
+  }
+};
+
+// Cached by operator; thread-safe; the reference stays valid.
+const OpTraits& traitsOf(const c10::OperatorHandle& op);
+
+}  // namespace poet

@@ -1,0 +1,352 @@
+#include "trace/recorder.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Whether an op drew from the default generator although its schema does not say so.
+class GeneratorWatch {
+ public:
+  GeneratorWatch() : before_(read()) {}
+  bool moved() const {
+    const at::mt19937_data_pod now = read();
+    return now.seed_ != before_.seed_ || now.left_ != before_.left_ || now.next_ != before_.next_;
+  }
+
+ private:
+  static at::mt19937_data_pod read() {
+    auto* generator = at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+    const std::lock_guard<std::mutex> lock(generator->mutex_);
+    return generator->engine().data();
+  }
+  at::mt19937_data_pod before_;
+};
+
+bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); }
+
+}  // namespace
+
+Recorder::Recorder(std::vector<KnownStorage> known) {
+  for (KnownStorage& k : known) {
+    const StorageHold storage = k.storage.lock();
+    if (!storage || known_at_.count(storage.get()) > 0) continue;
+    known_at_[storage.get()] = known_.size();
+    known_.push_back({std::move(k), storage.get(), kNoOp});
+  }
+}
+
+Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound)
+    : ops_(prefix.ops.begin(), prefix.ops.begin() + static_cast<int64_t>(done)),
+      graph_ops_(prefix.graph->ops().begin(), prefix.graph->ops().begin() + static_cast<int64_t>(done)),
+      prefix_hash_(prefix.prefix_hash.begin(), prefix.prefix_hash.begin() + static_cast<int64_t>(done) + 1),
+      inherited_base_bytes_(prefix.graph->baseBytes()) {
+  const OpId now(static_cast<int64_t>(done));
+  for (size_t v = 0; v < prefix.graph->values().size(); ++v) {
+    Value value = prefix.graph->values()[v];
+    if (prefix.first_shown[v] >= now) {  // untouched so far
+      if (prefix.first_shown[v] == prefix.graph->endOfStep()) inherited_base_bytes_ += value.bytes;
+      continue;
+    }
+    POET_INTERNAL_ASSERT(values_.size() == v, "values are numbered in the order in which they are shown");
+    const ValueId id(static_cast<int64_t>(v));
+    if (value.kind == ValueKind::kInput) inputs_.insert(id.index);
+    if (value.kind == ValueKind::kParameter) parameters_.insert(id.index);
+    if (const StorageHold storage = bound[v].lock()) {
+      value.death = kNoOp;
+      number_[storage.get()] = id;
+      alive_.push_back({id, storage.get(), bound[v]});
+    } else if (value.death >= now) {
+      value.death = OpId(now.index - 1);
+    }
+    values_.push_back(std::move(value));
+  }
+  for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
+}
+
+void Recorder::noteDeaths() {
+  const OpId last(static_cast<int64_t>(ops_.size()) - 1);
+  size_t kept = 0;
+  for (Living& living : alive_) {
+    if (living.storage.expired()) {
+      values_[static_cast<size_t>(living.value.index)].death = last;
+      number_.erase(living.address);  // from here on the address may come again
+    } else {
+      if (&alive_[kept] != &living) alive_[kept] = std::move(living);
+      ++kept;
+    }
+  }
+  alive_.erase(alive_.begin() + static_cast<int64_t>(kept), alive_.end());
+  noteKnownDeaths();
+}
+
+void Recorder::noteKnownDeaths() {
+  size_t kept = 0;
+  for (Known& known : known_) {
+    if (known.touched) continue;  // has a value of its own by now
+    if (known.storage.storage.expired() && !known.death.valid()) {
+      if (known_at_.count(known.address) > 0) known_at_.erase(known.address);
+      if (ops_.empty()) continue;  // gone before the first op
+      known.death = OpId(static_cast<int64_t>(ops_.size()) - 1);
+    }
+    if (!known.death.valid()) known_at_[known.address] = kept;
+    if (&known_[kept] != &known) known_[kept] = std::move(known);
+    ++kept;
+  }
+  known_.erase(known_.begin() + static_cast<int64_t>(kept), known_.end());
+}
+
+ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
+  if (!isManaged(t)) return kNoValue;
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  const auto found = number_.find(storage);
+  if (found != number_.end()) return found->second;
+  Value value;
+  value.bytes = static_cast<int64_t>(storage->nbytes());
+  value.producer = producer;
+  value.evictable = AllocatorTap::ownsDataOf(*storage);
+  value.dtype = c10::toString(t.scalar_type());
+  value.shape.assign(t.sizes().begin(), t.sizes().end());
+  const ValueId id(static_cast<int64_t>(values_.size()));
+  if (const auto known = known_at_.find(storage); known != known_at_.end()) {
+    known_[known->second].touched = true;
+    if (known_[known->second].storage.is_input) inputs_.insert(id.index);
+    known_at_.erase(known);
+  }
+  if (!producer.valid() && optimizer_depth_ > 0) optimizer_only_.insert(id.index);
+  values_.push_back(std::move(value));
+  number_[storage] = id;
+  alive_.push_back({id, storage, t.storage().getWeakStorageImpl()});
+  return id;
+}
+
+Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer) {
+  Slot slot;
+  slot.value = valueOf(t, producer);
+  slot.hash = geometryHash(t);
+  slot.arg = static_cast<int16_t>(arg);
+  slot.element = static_cast<int16_t>(element);
+  slot.dtype = t.dtype();
+  slot.keys = t.key_set();
+  slot.wrapped_number = t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (slot.value.valid()) {
+    slot.sizes.append(t.sizes().begin(), t.sizes().end());
+    slot.strides.append(t.strides().begin(), t.strides().end());
+    slot.offset = t.storage_offset();
+  }
+  return slot;
+}
+
+Phase Recorder::currentPhase() {
+  if (optimizer_depth_ > 0) return Phase::kOptimizer;
+  if (torch::autograd::get_current_graph_task_id() != -1) {
+    seen_backward_ = true;
+    return Phase::kBackward;
+  }
+  return !seen_backward_ || at::GradMode::is_enabled() ? Phase::kForward : Phase::kOther;
+}
+
+void Recorder::noteParameter(const at::Tensor& t, ValueId value) {
+  if (!isLeafParameter(t) || values_[static_cast<size_t>(value.index)].producer.valid()) return;
+  if (parameters_.insert(value.index).second) parameter_tensors_.emplace_back(t.getIntrusivePtr());
+}
+
+void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count) {
+  RecordedOp& op = ops_.back();
+  Op& node = graph_ops_.back();
+  const bool statistics = traits.updatesStatistics(args);
+  forEachTensor(args, count, [&](const at::Tensor& t, int arg, int element) {
+    op.in.push_back(slotFor(t, arg, element, kNoOp));
+    const ValueId value = op.in.back().value;
+    if (!value.valid()) {
+      node.replayable = false;
+      return true;
+    }
+    noteParameter(t, value);
+    node.inputs.push_back(value);
+    const auto& stats = traits.statistic_args;
+    if (statistics && std::find(stats.begin(), stats.end(), arg) != stats.end()) {
+      op.statistic_slots.push_back(static_cast<int16_t>(op.in.size() - 1));
+      node.statistics.push_back(value);
+      node.mutates.push_back(value);
+    } else if (traits.writes_arg[static_cast<size_t>(arg)]) {
+      node.mutates.push_back(value);
+    }
+    if (traits.rebinds_storage) values_[static_cast<size_t>(value.index)].evictable = false;
+    return true;
+  });
+  for (auto* list : {&node.mutates, &node.statistics}) {
+    std::sort(list->begin(), list->end());
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  }
+  if (node.phase != Phase::kOptimizer) {
+    for (ValueId v : node.mutates) written_early_.insert(v.index);
+  }
+}
+
+void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
+  RecordedOp& op = ops_.back();
+  Op& node = graph_ops_.back();
+  const OpId self(static_cast<int64_t>(ops_.size()) - 1);
+  const size_t known_values = values_.size();
+  bool all_alias = true;
+  forEachTensor(results, count, [&](const at::Tensor& t, int arg, int element) {
+    op.out.push_back(slotFor(t, arg, element, self));
+    const ValueId value = op.out.back().value;
+    if (!value.valid()) node.replayable = false;
+    if (value.valid()) node.outputs.push_back(value);
+    all_alias &= value.valid() && static_cast<size_t>(value.index) < known_values;
+    return true;
+  });
+  node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
+  for (size_t v = known_values; v < values_.size(); ++v) node.workspace_bytes -= values_[v].bytes;
+  node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
+}
+
+void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
+                           torch::jit::Stack* stack) {
+  const GeneratorWatch watch;
+  const int64_t before = AllocatorTap::resetHighWater();
+  const auto start = Clock::now();
+  op.redispatchBoxed(below, stack);
+  Op& node = graph_ops_.back();
+  node.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  node.workspace_bytes = AllocatorTap::highWaterBytes() - before;  // recordOutputs() takes the outputs off
+  node.random = traits.random || watch.moved();
+}
+
+void Recorder::extendHash() {
+  const RecordedOp& op = ops_.back();
+  uint64_t hash = mixHash(prefix_hash_.back(), std::hash<std::string>()(graph_ops_.back().name));
+  for (const auto* slots : {&op.in, &op.out}) {
+    for (const Slot& slot : *slots) hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
+  }
+  prefix_hash_.push_back(hash);
+}
+
+void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  const OpTraits& traits = traitsOf(op);
+  if (traits.without_tensors) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  noteDeaths();
+  ops_.emplace_back(op);
+  graph_ops_.emplace_back();
+  Op& node = graph_ops_.back();
+  node.name = traits.name;
+  node.phase = currentPhase();
+  node.reads_no_data = traits.reads_no_data;
+  node.replayable = traits.known_pure && !traits.rebinds_storage;
+  const size_t args = op.schema().arguments().size();
+  recordInputs(traits, stack->data() + (stack->size() - args), args);
+  runMeasured(op, traits, below, stack);
+  const size_t results = op.schema().returns().size();
+  recordOutputs(stack->data() + (stack->size() - results), results);
+  extendHash();
+}
+
+ValueKind Recorder::kindOf(size_t v) const {
+  const auto in = [v](const std::unordered_set<int32_t>& set) { return set.count(static_cast<int32_t>(v)) > 0; };
+  const Value& value = values_[v];
+  if (in(gradients_)) return ValueKind::kGradient;
+  if (value.producer.valid()) {
+    const Phase phase = graph_ops_[static_cast<size_t>(value.producer.index)].phase;
+    if (phase == Phase::kBackward) return ValueKind::kGradient;
+    return phase == Phase::kOptimizer ? ValueKind::kOptimizerState : ValueKind::kActivation;
+  }
+  if (in(parameters_)) return ValueKind::kParameter;
+  if (in(inputs_)) return ValueKind::kInput;
+  if (in(optimizer_only_)) return ValueKind::kOptimizerState;
+  return in(written_early_) ? ValueKind::kBuffer : ValueKind::kInput;
+}
+
+void Recorder::labelGradients() {
+  for (const auto& weak : parameter_tensors_) {
+    const auto impl = weak.lock();
+    if (!impl) continue;
+    const at::Tensor gradient = at::Tensor(impl).grad();
+    if (!gradient.defined() || !isManaged(gradient)) continue;
+    const auto found = number_.find(gradient.storage().unsafeGetStorageImpl());
+    if (found != number_.end()) gradients_.insert(found->second.index);
+  }
+}
+
+void Recorder::labelValues() {
+  labelGradients();
+  const OpId end(static_cast<int64_t>(ops_.size()));
+  for (size_t v = 0; v < values_.size(); ++v) {
+    values_[v].kind = kindOf(v);
+    if (!values_[v].death.valid()) values_[v].death = end;
+  }
+}
+
+// Storages that no op touched: those that died in the step become values, the others are the base. Returns its bytes.
+int64_t Recorder::addUntouched() {
+  int64_t base = inherited_base_bytes_;
+  for (const Known& known : known_) {
+    if (known.touched) continue;
+    if (!known.death.valid()) {
+      base += known.storage.bytes;
+      continue;
+    }
+    Value value;
+    value.kind = ValueKind::kBuffer;
+    value.bytes = known.storage.bytes;
+    value.death = known.death;
+    value.evictable = false;
+    values_.push_back(std::move(value));
+  }
+  return base;
+}
+
+void Recorder::fillDeaths(Recording& recording) const {
+  const size_t n = ops_.size();
+  std::vector<std::vector<ValueId>> by_op(n);
+  for (size_t v = 0; v < values_.size(); ++v) {
+    const OpId death = values_[v].death;
+    if (static_cast<size_t>(death.index) < n) by_op[static_cast<size_t>(death.index)].emplace_back(static_cast<int64_t>(v));
+  }
+  recording.dead_begin.push_back(0);
+  for (const auto& list : by_op) {
+    recording.dead_after.insert(recording.dead_after.end(), list.begin(), list.end());
+    recording.dead_begin.push_back(static_cast<int32_t>(recording.dead_after.size()));
+  }
+}
+
+void Recorder::fillFirstShown(Recording& recording) const {
+  recording.first_shown.assign(values_.size(), OpId(static_cast<int64_t>(ops_.size())));
+  for (size_t k = ops_.size(); k-- > 0;) {
+    for (const auto* slots : {&ops_[k].in, &ops_[k].out}) {
+      for (const Slot& slot : *slots) {
+        if (slot.value.valid()) recording.first_shown[static_cast<size_t>(slot.value.index)] = OpId(static_cast<int64_t>(k));
+      }
+    }
+  }
+}
+
+std::unique_ptr<Recording> Recorder::finish() {
+  noteDeaths();
+  labelValues();
+  const int64_t base = addUntouched();
+  auto recording = std::make_unique<Recording>();
+  fillDeaths(*recording);
+  fillFirstShown(*recording);
+  recording->ops = std::move(ops_);
+  recording->prefix_hash = std::move(prefix_hash_);
+  recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base, recording->prefix_hash.back());
+  number_.clear();
+  alive_.clear();
+  return recording;
+}
+
+}  // namespace poet

@@ -1,0 +1,58 @@
+// Recording: a traced step as the runtime needs it, the Graph plus what PyTorch must be given to run an op again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace poet {
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+using StorageHold = c10::intrusive_ptr<c10::StorageImpl>;
+
+inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
+
+// One tensor argument or result of an op: where it stood on the stack and how it looked at its storage.
+struct Slot {
+  ValueId value;      // kNoValue: not managed (see Note [Which tensors poet manages])
+  uint64_t hash = 0;  // geometryHash
+  int16_t arg = 0;    // position on the stack
+  int16_t element = -1;  // position in a list, -1 outside lists
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t offset = 0;
+  caffe2::TypeMeta dtype;
+  c10::DispatchKeySet keys;
+  bool wrapped_number = false;  // a Python number: it promotes types differently
+};
+
+struct RecordedOp {
+  c10::OperatorHandle handle;
+  std::vector<Slot> in;
+  std::vector<Slot> out;
+  std::vector<int16_t> statistic_slots;  // indices into `in`: running statistics in training
+
+  explicit RecordedOp(const c10::OperatorHandle& h) : handle(h) {}
+};
+
+// Immutable once made.
+struct Recording {
+  std::vector<RecordedOp> ops;
+  std::vector<uint64_t> prefix_hash;  // [k]: identity of ops 0..k-1; [N] is the signature
+  std::vector<ValueId> dead_after;    // values that die in the step, by op of death
+  std::vector<int32_t> dead_begin;    // [k]..[k+1]: range in dead_after of op k
+  // First op that shows the value, as input or output; N: none does (it only occupies memory).
+  std::vector<OpId> first_shown;
+  std::shared_ptr<const Graph> graph;
+
+  uint64_t signature() const { return prefix_hash.back(); }
+};
+
+}  // namespace poet

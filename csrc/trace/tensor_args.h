@@ -1,0 +1,57 @@
+// Walking the tensors on an operator's stack, and the geometry that identifies them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+
+namespace poet {
+
+// Note [Which tensors poet manages]
+// Managed: strided CPU tensors with a storage of their own (views included). Everything else (sparse, mkldnn, nested,
+// other devices, meta) is passed through: the op that touches it is recorded but never replayed, and what it holds is
+// never evicted.
+inline bool isManaged(const at::Tensor& t) {
+  return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested();
+}
+
+inline uint64_t mixHash(uint64_t hash, uint64_t x) {
+  hash ^= x + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  return hash;
+}
+
+// dtype, sizes, strides and offset of a managed tensor; dtype and layout of any other.
+inline uint64_t geometryHash(const at::Tensor& t) {
+  uint64_t hash = static_cast<uint64_t>(t.scalar_type());
+  if (!isManaged(t)) return mixHash(hash, 0x517cc1b7ULL + static_cast<uint64_t>(t.layout()));
+  for (int64_t size : t.sizes()) hash = mixHash(hash, static_cast<uint64_t>(size));
+  for (int64_t stride : t.strides()) hash = mixHash(hash, static_cast<uint64_t>(stride));
+  return mixHash(hash, static_cast<uint64_t>(t.storage_offset()));
+}
+
+// Calls f(tensor, argument, element) for every defined tensor among `count` stack entries, in order; element is -1
+// outside lists. f returns false to stop; so does forEachTensor.
+template <class F>
+bool forEachTensor(const c10::IValue* entries, size_t count, F&& f) {
+  for (size_t a = 0; a < count; ++a) {
+    if (entries[a].isTensor()) {
+      const at::Tensor& t = entries[a].toTensor();
+      if (t.defined() && !f(t, static_cast<int>(a), -1)) return false;
+    } else if (entries[a].isTensorList() || entries[a].isOptionalTensorList() || entries[a].isList()) {
+      const auto list = entries[a].toListRef();
+      for (size_t e = 0; e < list.size(); ++e) {
+        if (!list[e].isTensor()) {
+          if (list[e].isNone()) continue;
+          break;  // a list of numbers
+        }
+        const at::Tensor& t = list[e].toTensor();
+        if (t.defined() && !f(t, static_cast<int>(a), static_cast<int>(e))) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace poet
