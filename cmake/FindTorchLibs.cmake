@@ -15,7 +15,7 @@ if(NOT poet_torch_dir)
   message(FATAL_ERROR "poet: torch is not installed for ${Python_EXECUTABLE}. torch is not fetched by the build: install the\n"
     "one that you train with first, then poet:\n"
     "  ${Python_EXECUTABLE} -m pip install torch==2.13.0\n"
-    "  ${Python_EXECUTABLE} -m pip install --no-build-isolation -e .\n"
+    "  ${Python_EXECUTABLE} -m pip install -e .\n"
     "(A build of poet_core alone needs no torch: cmake -DPOET_BUILD_TORCH=OFF.)")
 endif()
 
@@ -26,7 +26,7 @@ string(REGEX REPLACE "^__version__ = '([^']+)'.*" "\\1" TorchLibs_VERSION "${poe
 if(TorchLibs_VERSION VERSION_LESS 2.13 OR TorchLibs_VERSION VERSION_GREATER_EQUAL 2.14)
   message(FATAL_ERROR "poet: torch ${TorchLibs_VERSION} in ${poet_torch_dir} is outside the tested range, torch>=2.13,<2.14. Run\n"
     "  ${Python_EXECUTABLE} -m pip install torch==2.13.0\n"
-    "  ${Python_EXECUTABLE} -m pip install --no-build-isolation -e .")
+    "  ${Python_EXECUTABLE} -m pip install -e .")
 endif()
 message(STATUS "poet: torch ${TorchLibs_VERSION} in ${poet_torch_dir}")
 
