@@ -1,0 +1,143 @@
+# One command each to set up, build, test, lint, measure. `make help` lists them; every target does what it needs first, and a
+# second run only does what has changed.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# More words for `pip install torch`, e.g. another index with a CPU-only build.
+TORCH_INDEX_ARGS ?=
+TORCH ?= torch==2.13.0
+# Steps of each of the demo's three runs.
+STEPS ?= 120
+# Words for benchmarks/bench.py, e.g. BENCH_ARGS="--only resnet18_slack_050_time".
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+# TIDY=1 adds clang-tidy to `make lint`, where it is installed.
+TIDY ?=
+
+BIN := $(VENV)/bin
+BUILD := build/dev
+ASAN := build/asan
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+comma := ,
+SAY := @printf '==> %s\n'
+SOURCES := -type f '(' -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.py' ')'
+NATIVE := $(shell find csrc cmake _build_backend $(SOURCES)) CMakeLists.txt pyproject.toml
+CPP_TESTS := $(shell find tests/cpp $(SOURCES))
+IN_VENV := PATH="$(abspath $(BIN)):$$PATH"
+# run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails.
+run = { $(2); } > $(1) 2>&1 || { tail -n 80 $(1); printf '==> failed; the whole log is %s\n' '$(1)'; exit 1; }
+CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
+
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup build demo test test-cpp test-asan test-python verify lint format stubs bench report nightly clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- setup: system packages, virtual environment, torch, solver ------------------------------------------------------
+setup: $(VENV)/.poet-tools  ## virtual environment, torch, CBC and the build tools
+
+build/.system:
+	$(SAY) "system packages (compiler, CBC, GoogleTest)"
+	@tools/system_packages.sh
+	@mkdir -p build && touch $@
+
+$(VENV)/.poet-torch: | build/.system
+	$(SAY) "virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	$(SAY) "$(TORCH)"
+	@$(PIP) install $(TORCH_INDEX_ARGS) $(TORCH)
+	@touch $@
+
+$(VENV)/.poet-tools: $(VENV)/.poet-torch
+	$(SAY) "build tools"
+	@$(PIP) install 'scikit-build-core>=0.11' 'nlohmann-json>=3.11' 'cmake>=3.24,<5' ninja
+	@if pkg-config --exists cbc 2>/dev/null; then \
+	  printf '==> solver: CBC %s of the system\n' "$$(pkg-config --modversion cbc)"; \
+	else printf '==> solver: cbcbox from PyPI (large)\n'; $(PIP) install 'cbcbox>=2.935'; fi
+	@touch $@
+
+# ---- build: poet into the virtual environment ---------------------------------------------------------------------------
+build: $(VENV)/.poet-built  ## build poet and install it, editable, with what tests and demo need
+
+$(VENV)/.poet-built: $(VENV)/.poet-tools $(NATIVE)
+	$(SAY) "build poet (the log is build/build.log) and install it with what tests, demo and lint need"
+	@$(call run,build/build.log,$(IN_VENV) $(BIN)/python -m pip --disable-pip-version-check install -v \
+	  --no-build-isolation -C build-dir=$(BUILD) -e '.[dev]')
+	@grep -hoE 'poet: (solver|torch|JSON).*' build/build.log | sort -u || true
+	@touch $@
+
+# ---- use ----------------------------------------------------------------------------------------------------------------
+demo: build  ## train ResNet-18 on real digits: plain, checkpointed, with poet
+	$(SAY) "demo: ResNet-18 on scikit-learn's digits, $(STEPS) steps each"
+	@$(BIN)/python demo/digits_resnet18.py --steps $(STEPS)
+
+test: test-cpp test-asan test-python  ## every test: C++, C++ under ASan and UBSan, Python
+
+$(BUILD)/.tests-built: $(VENV)/.poet-built $(CPP_TESTS)
+	$(SAY) "build the C++ tests"
+	@$(call run,build/tests.log,export $(IN_VENV); cmake -S . -B $(BUILD) -DPOET_BUILD_TESTS=ON && cmake --build $(BUILD))
+	@touch $@
+
+test-cpp: $(BUILD)/.tests-built  ## the GoogleTest binaries
+	$(SAY) "C++ tests"
+	@$(call run,build/ctest.log,$(BIN)/ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error)
+	@tail -n 3 build/ctest.log
+
+$(ASAN)/.tests-built: $(VENV)/.poet-tools $(NATIVE) $(CPP_TESTS)
+	$(SAY) "build poet_core and its tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@mkdir -p $(ASAN)
+	@$(call run,build/asan.log,export $(IN_VENV); cmake -S . -B $(ASAN) -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  -DPOET_BUILD_TORCH=OFF -DPOET_BUILD_TESTS=ON '-DPOET_SANITIZE=address$(comma)undefined' && cmake --build $(ASAN))
+	@touch $@
+
+test-asan: $(ASAN)/.tests-built  ## poet_core's tests under ASan and UBSan
+	$(SAY) "C++ tests of poet_core under ASan and UBSan"
+	@$(call run,build/ctest-asan.log,LSAN_OPTIONS=suppressions=$(abspath tools/lsan.supp):print_suppressions=0 \
+	  UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(BIN)/ctest --test-dir $(ASAN) -j $(JOBS) --output-on-failure --no-tests=error)
+	@tail -n 3 build/ctest-asan.log
+
+test-python: build  ## pytest
+	$(SAY) "Python tests"
+	@$(BIN)/python -m pytest -q -m "not nightly" $(PYTEST_ARGS)
+
+verify: build  ## the Python tests once more under POET_VERIFY=1
+	$(SAY) "Python tests with every restored value checked"
+	@POET_VERIFY=1 $(BIN)/python -m pytest -q -m "not nightly" $(PYTEST_ARGS)
+
+lint: build  ## ruff, mypy --strict, clang-format
+	$(SAY) "ruff"
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(SAY) "mypy --strict"
+	@$(BIN)/mypy
+	$(SAY) "clang-format"
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@if [ -n "$(TIDY)" ] && command -v clang-tidy > /dev/null; then printf '==> clang-tidy\n'; \
+	  clang-tidy -p $(BUILD) --quiet $(filter %.cpp,$(filter csrc/%,$(CPP_FILES))); fi
+
+format: build  ## rewrite the sources as ruff and clang-format want them
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i $(CPP_FILES)
+
+stubs: build  ## write python/poet/_C.pyi from the built module
+	@$(BIN)/python tools/make_stubs.py
+
+bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broken one
+	$(SAY) "bounds"
+	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/report.py
+
+report: build  ## write README's figures from benchmarks/bounds.toml
+	@$(BIN)/python benchmarks/report.py
+
+nightly: test verify  ## what is too long for CI
+	$(SAY) "long Python tests"
+	@$(BIN)/python -m pytest -q -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(MAKE) --no-print-directory lint TIDY=1
+	@$(MAKE) --no-print-directory bench
+
+clean:  ## remove builds and the virtual environment
+	rm -rf build dist out $(VENV)
