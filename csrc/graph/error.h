@@ -21,13 +21,15 @@ class POET_API ArgumentError : public Error {
   using Error::Error;
 };
 
-// A file or a structure that is damaged or contradicts itself. Python: poet.FormatError (a ValueError).
+// A file or a structure that is damaged or contradicts itself. Python: poet.FormatError (a
+// ValueError).
 class POET_API FormatError : public Error {
  public:
   using Error::Error;
 };
 
-// A schedule that does not belong to, or cannot be carried out on, a graph. Python: poet.ScheduleError (a ValueError).
+// A schedule that does not belong to, or cannot be carried out on, a graph. Python:
+// poet.ScheduleError (a ValueError).
 class POET_API ScheduleError : public Error {
  public:
   using Error::Error;
@@ -43,19 +45,19 @@ std::string message(const Parts&... parts) {
 }  // namespace detail
 
 // The user can mend it: say what was expected, what was got, what to do.
-#define POET_CHECK_AS(ErrorType, condition, ...) \
-  do {                                           \
+#define POET_CHECK_AS(ErrorType, condition, ...)                             \
+  do {                                                                       \
     if (!(condition)) throw ErrorType(::poet::detail::message(__VA_ARGS__)); \
   } while (false)
 #define POET_CHECK(condition, ...) POET_CHECK_AS(::poet::ArgumentError, condition, __VA_ARGS__)
 
 // We must mend it.
-#define POET_INTERNAL_ASSERT(condition, ...)                                                   \
-  do {                                                                                         \
-    if (!(condition))                                                                          \
-      throw ::poet::Error(::poet::detail::message("poet: internal error at ", __FILE__, ":",   \
+#define POET_INTERNAL_ASSERT(condition, ...)                                                     \
+  do {                                                                                           \
+    if (!(condition))                                                                            \
+      throw ::poet::Error(::poet::detail::message("poet: internal error at ", __FILE__, ":",     \
                                                   __LINE__, ": ", #condition, ": ", __VA_ARGS__, \
-                                                  ". Please report this.")); \
+                                                  ". Please report this."));                     \
   } while (false)
 
 }  // namespace poet

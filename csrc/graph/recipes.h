@@ -1,5 +1,6 @@
-// How to bring a value back: its producer and every op that later wrote into what that producer made.
-// Used by the planner, the methods and the executor. The simulator does not use it: it checks versions on its own.
+// How to bring a value back: its producer and every op that later wrote into what that producer
+// made. Used by the planner, the methods and the executor. The simulator does not use it: it checks
+// versions on its own.
 #pragma once
 
 #include <optional>
@@ -11,20 +12,32 @@
 namespace poet {
 
 // Note [Recipes and versions]
-// A recipe is replayed as one unit and yields the *last* version of every value its producer made. Hence:
-// - a value may be evicted only after its last write, and a recipe may only run after its last op ran first;
-// - each op of the chain must find its other inputs in the version that it read the first time. So the recipe stops
-//   being valid at the first later write to any of them (`valid_until`), or when an input that cannot itself be
-//   recomputed dies.
+// A recipe is replayed as one unit and yields the *last* version of every value its producer made.
+// Hence:
+// - a value may be evicted only after its last write, and a recipe may only run after its last op
+// ran first;
+// - each op of the chain must find its other inputs in the version that it read the first time. So
+// the recipe stops
+//   being valid at the first later write to any of them (`valid_until`), or when an input that
+//   cannot itself be recomputed dies;
+// - a reader of an earlier version is never served the last one: by the first rule it runs (first)
+// before the value can
+//   be evicted, and when it is replayed the second rule has ended its recipe at the write that
+//   followed it.
+// A recipe with a recompute of every absent input, of their absent inputs and so on, at one
+// position, always ends: recipes that would lead back to themselves are left out (Note [Recipes
+// that feed themselves], recipes.cpp). Recipes that are not valid at that position must not be
+// followed.
 struct Recipe {
-  std::vector<OpId> ops;          // producer first, ascending
-  std::vector<ValueId> outputs;   // everything the producer makes, ascending
-  std::vector<ValueId> inputs;    // data read from outside the recipe, ascending (statistics and shape-only reads left out)
-  int64_t workspace_bytes = 0;    // max over ops
-  int64_t output_bytes = 0;       // sum over outputs: all of them are allocated during a replay
-  double seconds = 0;             // sum of recorded seconds over ops
-  bool random = false;            // any op draws from a generator
-  OpId valid_until;               // may run at position "before op k" for last_op < k <= valid_until
+  std::vector<OpId> ops;         // producer first, ascending
+  std::vector<ValueId> outputs;  // everything the producer makes, ascending
+  std::vector<ValueId> inputs;   // data read from outside the recipe, ascending (statistics and
+                                 // shape-only reads left out)
+  int64_t workspace_bytes = 0;   // max over ops
+  int64_t output_bytes = 0;      // sum over outputs: all of them are allocated during a replay
+  double seconds = 0;            // sum of recorded seconds over ops
+  bool random = false;           // any op draws from a generator
+  OpId valid_until;              // may run at position "before op k" for last_op < k <= valid_until
 
   OpId producer() const { return ops.front(); }
   OpId lastOp() const { return ops.back(); }
@@ -32,8 +45,9 @@ struct Recipe {
 
 class POET_API RecipeTable {
  public:
-  // A producer has a recipe if every op of its chain is replayable, the chain writes only what the producer made, makes
-  // nothing else and updates no statistics beyond the producer, and every output is evictable.
+  // A producer has a recipe if every op of its chain is replayable, the chain writes only what the
+  // producer made, makes nothing else and updates no statistics beyond the producer, and every
+  // output is evictable.
   explicit RecipeTable(const Graph& graph);
 
   const std::vector<Recipe>& recipes() const { return recipes_; }  // by producer, ascending

@@ -13,22 +13,29 @@
 namespace poet {
 
 // Note [Semantics of a schedule]
-// Position "before op k" (0 <= k <= N; k = N is the end of the step): the actions in before[k] run in order, then op k.
-// Position "after op k": the actions in after[k] run right after op k's kernel, before anything can die naturally.
-// In between, values whose Value::death is k die, unless retained.
-//   free(v)         v's bytes leave, and its retention ends. Only if resident. If the value lives on in the program
-//                   (death >= the position), it must be recomputed before its next use and before the end of the step.
-//   recompute(r)    runs the chain recipes[r] again as one unit. The chain's inputs must be resident in the versions
-//                   that its ops first read. While it runs, every value its first op makes is allocated afresh, plus
-//                   the largest workspace of the chain. Afterwards the values that were not resident are, in their last
-//                   version; for those that were, the second copy is dropped. A value that comes back at a position
-//                   > Graph::lastShown(v) is retained by that (nothing else may hold it).
-//   retain(v)       only in after[k] with k == Graph::lastShown(v): v survives its natural death until freed, or the
+// Position "before op k" (0 <= k <= N; k = N is the end of the step): the actions in before[k] run
+// in order, then op k. Position "after op k": the actions in after[k] run right after op k's
+// kernel, before anything can die naturally. In between, values whose Value::death is k die, unless
+// retained.
+//   free(v)         v's bytes leave, and its retention ends. Only if resident. If the value lives
+//   on in the program
+//                   (death >= the position), it must be recomputed before its next use and before
+//                   the end of the step.
+//   recompute(r)    runs the chain recipes[r] again as one unit. The chain's inputs must be
+//   resident in the versions
+//                   that its ops first read. While it runs, every value its first op makes is
+//                   allocated afresh, plus the largest workspace of the chain. Afterwards the
+//                   values that were not resident are, in their last version; for those that were,
+//                   the second copy is dropped. A value that comes back at a position >
+//                   Graph::lastShown(v) is retained by that (nothing else may hold it).
+//   retain(v)       only in after[k] with k == Graph::lastShown(v): v survives its natural death
+//   until freed, or the
 //                   end of the step.
-// Frees that op k allows stand in before[k + 1]: until then the caller may still read the memory behind our back.
-// A random op that any recompute of the schedule contains keeps DeviceProfile::generator_state_bytes from its first
-// execution (that op included) to the end of the step.
-// Values dead at the end of plain training may be absent at the end; all others must be resident.
+// Frees that op k allows stand in before[k + 1]: until then the caller may still read the memory
+// behind our back. A random op that any recompute of the schedule contains keeps
+// DeviceProfile::generator_state_bytes from its first execution (that op included) to the end of
+// the step. Values dead at the end of plain training may be absent at the end; all others must be
+// resident.
 enum class ActionKind : uint8_t { kFree, kRecompute, kRetain, kPageOut, kPageIn };
 POET_API std::string_view toString(ActionKind);
 
@@ -45,7 +52,8 @@ POET_API std::string_view toString(Status);     // "optimal", "feasible", "infea
 POET_API std::string_view toString(Objective);  // "energy", "time", "memory"
 POET_API Objective objectiveFromString(std::string_view);
 
-// A plain aggregate: planners and methods fill it in, finalize() (schedule/simulator.h) writes the simulator's figures.
+// A plain aggregate: planners and methods fill it in, finalize() (schedule/simulator.h) writes the
+// simulator's figures.
 struct POET_API Schedule {
   uint64_t graph_signature = 0;
   int64_t num_ops = 0;
@@ -55,7 +63,8 @@ struct POET_API Schedule {
   std::optional<int64_t> ram_budget_bytes;
   std::optional<double> runtime_budget_seconds;
 
-  // The plan. Empty unless status is kOptimal or kFeasible; then before has num_ops + 1 entries and after num_ops.
+  // The plan. Empty unless status is kOptimal or kFeasible; then before has num_ops + 1 entries and
+  // after num_ops.
   std::vector<std::vector<Action>> before;
   std::vector<std::vector<Action>> after;
   std::vector<std::vector<OpId>> recipes;
@@ -68,12 +77,15 @@ struct POET_API Schedule {
 
   // What the planner says of it.
   std::optional<double> bound;  // lower bound in the objective's unit (joules, seconds, bytes)
-  std::optional<double> gap;    // (value - bound) / value; 0.0 when optimal; nullopt only without a plan
-  std::string bound_scope;      // "all": every schedule; "candidates": schedules over the candidate recomputes only
-  int64_t believed_peak_bytes = 0;   // by the program's own arithmetic; equals peak_bytes
-  double believed_seconds = 0;       // likewise
+  std::optional<double>
+      gap;  // (value - bound) / value; 0.0 when optimal; nullopt only without a plan
+  std::string bound_scope;  // "all": every schedule; "candidates": schedules over the candidate
+                            // recomputes only
+  int64_t believed_peak_bytes = 0;  // by the program's own arithmetic; equals peak_bytes
+  double believed_seconds = 0;      // likewise
   double solve_seconds = 0;
-  // With kInfeasible (and whenever known): the least budget that has a plan, and the op that sets it.
+  // With kInfeasible (and whenever known): the least budget that has a plan, and the op that sets
+  // it.
   std::optional<int64_t> least_ram_budget;
   OpId least_ram_op;
   std::string message;  // one sentence for the user: why infeasible, why no plan
@@ -83,10 +95,12 @@ struct POET_API Schedule {
   int64_t countActions(ActionKind kind) const;
 
   std::string toJson() const;
-  static Schedule fromJson(std::string_view text);  // throws FormatError; checks its own consistency, not the graph's
-  void save(const std::string& path) const;         // replaces the file atomically
+  static Schedule fromJson(
+      std::string_view text);  // throws FormatError; checks its own consistency, not the graph's
+  void save(const std::string& path) const;  // replaces the file atomically
   static Schedule load(const std::string& path);
-  // Throws ScheduleError naming both signatures if it was made for another graph, or if any id is out of range.
+  // Throws ScheduleError naming both signatures if it was made for another graph, or if any id is
+  // out of range.
   void checkAgainst(const Graph& graph) const;
 
   static constexpr int kFormatVersion = 1;

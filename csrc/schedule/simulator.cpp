@@ -1,0 +1,405 @@
+// Carries a schedule out on a graph, op by op, as Note [Semantics of a schedule] says, and counts
+// what it costs. O(ops + values + actions and the ops in their chains).
+#include "schedule/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "graph/error.h"
+
+namespace poet {
+namespace {
+
+// A point between two ops: how many of them have run, and where the plan says so.
+struct Position {
+  int64_t ops_run = 0;
+  OpId op;
+  bool before = true;
+};
+
+class Simulation {
+ public:
+  Simulation(const Graph& graph, const Schedule& schedule, const DeviceProfile& profile)
+      : graph_(graph), schedule_(schedule), profile_(profile) {}
+
+  SimulationResult run() {
+    start();
+    for (int64_t k = 0; k < graph_.numOps(); ++k) {
+      perform(schedule_.before, {k, OpId(k), true});
+      runFirst(OpId(k));
+      perform(schedule_.after, {k + 1, OpId(k), false});
+      letDie(OpId(k));
+    }
+    perform(schedule_.before, {graph_.numOps(), graph_.endOfStep(), true});
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  // What is known of one value.
+  struct State {
+    bool resident = false;
+    bool retained = false;
+    int32_t version = 0;       // writes by ops that ran first
+    int32_t held_version = 0;  // of the bytes in memory, where resident
+    int64_t left_at = -1;      // ops that had run when it last left memory; -1: never
+    bool freed = false;        // it left by a free, not by its natural death
+    int32_t chain_writes = 0;  // writes to it so far in the recompute that runs now
+  };
+
+  // ---- the four things that happen
+  // ------------------------------------------------------------------------------
+  void start();
+  void runFirst(OpId op);
+  void letDie(OpId op);
+  void finish();
+
+  // ---- actions
+  // --------------------------------------------------------------------------------------------------
+  void perform(const std::vector<std::vector<Action>>& lists, const Position& at);
+  void perform(const Action& action, const Position& at);
+  void freeValue(ValueId v, const Position& at);
+  void retain(ValueId v, const Position& at);
+  void recompute(const std::vector<OpId>& chain, const Position& at);
+  void checkChain(const std::vector<OpId>& chain, const Position& at);
+  void checkLaterOp(OpId op, OpId first, const Position& at) const;
+  void replayOp(OpId op, OpId first, const Position& at);
+  void bringBack(OpId first, const Position& at);
+
+  // ---- bookkeeping
+  // ----------------------------------------------------------------------------------------------
+  State& state(ValueId v) { return states_[static_cast<size_t>(v.index)]; }
+  const State& state(ValueId v) const { return states_[static_cast<size_t>(v.index)]; }
+  void enter(ValueId v);
+  void leave(ValueId v, int64_t ops_run, bool freed);
+  int64_t bytesMadeBy(OpId op) const;
+  int64_t countBytes(int64_t extra, int64_t workspace, OpId op);
+  std::vector<char> opsInRecomputes() const;
+
+  // ---- messages
+  // -------------------------------------------------------------------------------------------------
+  std::string name(OpId op) const;
+  std::string where(const Position& at) const;
+  std::string whyAbsent(ValueId v) const;
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw ScheduleError(detail::message("schedule: ", parts...));
+  }
+
+  const Graph& graph_;
+  const Schedule& schedule_;
+  const DeviceProfile& profile_;
+  SimulationResult result_;
+  std::vector<State> states_;
+  std::vector<std::vector<ValueId>> dying_after_;  // by op
+  // The version of each data input that an op read when it ran first: of op k, from first_read_[k]
+  // on.
+  std::vector<size_t> first_read_;
+  std::vector<int32_t> read_versions_;
+  std::vector<char> keeps_generator_;  // by op
+  int64_t resident_bytes_ = 0;         // values, base and generator states
+  double first_seconds_ = 0;
+};
+
+int64_t add(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  POET_CHECK_AS(ScheduleError, !__builtin_add_overflow(a, b, &sum),
+                "schedule: it needs 2^63 bytes or more at once");
+  return sum;
+}
+
+// ---- the four things that happen
+// --------------------------------------------------------------------------------
+
+void Simulation::start() {
+  const auto ops = static_cast<size_t>(graph_.numOps());
+  states_.resize(static_cast<size_t>(graph_.numValues()));
+  dying_after_.resize(ops);
+  first_read_.resize(ops);
+  result_.resident_bytes.reserve(ops);
+  keeps_generator_ = opsInRecomputes();
+  resident_bytes_ = graph_.baseBytes();
+  for (int64_t i = 0; i < graph_.numValues(); ++i) {
+    const ValueId v(i);
+    const Value& value = graph_.value(v);
+    if (value.death.valid() && value.death < graph_.endOfStep()) {
+      dying_after_[static_cast<size_t>(value.death.index)].push_back(v);
+    }
+    // A death of -1: gone before the first op.
+    if (value.producer == kNoOp && value.death.valid()) enter(v);
+  }
+  if (ops == 0) countBytes(0, 0, graph_.endOfStep());
+}
+
+void Simulation::runFirst(OpId op) {
+  first_read_[static_cast<size_t>(op.index)] = read_versions_.size();
+  for (ValueId v : graph_.dataInputs(op)) {
+    if (!state(v).resident)
+      fail(name(op), " needs value ", v.index, " in version ", state(v).version, ", ",
+           whyAbsent(v));
+    POET_INTERNAL_ASSERT(state(v).held_version == state(v).version, "value ", v.index, " at ",
+                         name(op));
+    read_versions_.push_back(state(v).version);
+  }
+  const Op& running = graph_.op(op);
+  if (keeps_generator_[static_cast<size_t>(op.index)]) {
+    resident_bytes_ = add(resident_bytes_, profile_.generator_state_bytes);
+  }
+  result_.resident_bytes.push_back(countBytes(bytesMadeBy(op), running.workspace_bytes, op));
+  for (ValueId v : running.mutates) {
+    ++state(v).version;
+    ++state(v).held_version;
+  }
+  for (ValueId v : graph_.madeBy(op)) enter(v);
+  first_seconds_ += profile_.firstSeconds(running);
+}
+
+void Simulation::letDie(OpId op) {
+  for (ValueId v : dying_after_[static_cast<size_t>(op.index)]) {
+    if (state(v).resident && !state(v).retained) leave(v, op.index + 1, false);
+  }
+}
+
+void Simulation::finish() {
+  for (int64_t i = 0; i < graph_.numValues(); ++i) {
+    const ValueId v(i);
+    if (graph_.value(v).death != graph_.endOfStep() || state(v).resident) continue;
+    fail("value ", i, " outlives the step and is missing at its end in version ", state(v).version,
+         ", ", whyAbsent(v));
+  }
+  result_.makespan_seconds = first_seconds_ + result_.recompute_seconds;
+  result_.energy_joules = profile_.joules(result_.makespan_seconds, result_.makespan_seconds);
+  POET_CHECK_AS(ScheduleError, std::isfinite(result_.energy_joules),
+                "schedule: its seconds or joules are not finite");
+}
+
+// ---- actions
+// ----------------------------------------------------------------------------------------------------
+
+void Simulation::perform(const std::vector<std::vector<Action>>& lists, const Position& at) {
+  if (lists.empty()) return;
+  for (const Action& action : lists[static_cast<size_t>(at.op.index)]) perform(action, at);
+}
+
+void Simulation::perform(const Action& action, const Position& at) {
+  switch (action.kind) {
+    case ActionKind::kFree:
+      return freeValue(ValueId(action.arg), at);
+    case ActionKind::kRetain:
+      return retain(ValueId(action.arg), at);
+    case ActionKind::kRecompute:
+      return recompute(schedule_.recipes[static_cast<size_t>(action.arg)], at);
+    case ActionKind::kPageOut:
+    case ActionKind::kPageIn:
+      break;
+  }
+  fail(where(at), ": ", toString(action.kind),
+       " cannot be carried out");  // checkAgainst refused it already
+}
+
+void Simulation::freeValue(ValueId v, const Position& at) {
+  if (!state(v).resident) fail(where(at), ": free of value ", v.index, ", ", whyAbsent(v));
+  if (!graph_.value(v).evictable)
+    fail(where(at), ": free of value ", v.index, ", which is not evictable");
+  leave(v, at.ops_run, true);
+}
+
+void Simulation::retain(ValueId v, const Position& at) {
+  if (at.before || at.op != graph_.lastShown(v)) {
+    fail(where(at), ": retain of value ", v.index, " is allowed only after ",
+         name(graph_.lastShown(v)), ", the last op that shows it");
+  }
+  if (!state(v).resident) fail(where(at), ": retain of value ", v.index, ", ", whyAbsent(v));
+  state(v).retained = true;
+}
+
+void Simulation::recompute(const std::vector<OpId>& chain, const Position& at) {
+  checkChain(chain, at);
+  const OpId first = chain.front();
+  int64_t workspace = 0;
+  for (ValueId v : graph_.madeBy(first)) state(v).chain_writes = 0;
+  for (OpId op : chain) {
+    replayOp(op, first, at);
+    workspace = std::max(workspace, graph_.op(op).workspace_bytes);
+    result_.recompute_seconds += profile_.replaySeconds(graph_.op(op));
+  }
+  result_.recomputed_ops += static_cast<int64_t>(chain.size());
+  countBytes(bytesMadeBy(first), workspace, at.op);
+  bringBack(first, at);
+}
+
+// A chain is an op that makes values and, in order, ops that only write into those.
+void Simulation::checkChain(const std::vector<OpId>& chain, const Position& at) {
+  if (chain.empty()) fail(where(at), ": recompute of nothing");
+  const OpId first = chain.front();
+  if (graph_.madeBy(first).empty())
+    fail(where(at), ": recompute of ", name(first), ", which makes no value");
+  if (graph_.op(first).mutates != graph_.op(first).statistics) {
+    fail(where(at), ": recompute of ", name(first),
+         ", which writes into a value that was there before it");
+  }
+  for (size_t i = 0; i < chain.size(); ++i) {
+    if (i > 0 && !(chain[i - 1] < chain[i]))
+      fail(where(at), ": recompute: ops must ascend, ", name(chain[i]), " stands after ",
+           name(chain[i - 1]));
+    if (chain[i].index >= at.ops_run)
+      fail(where(at), ": recompute of ", name(chain[i]), ", which has not run yet");
+    if (!graph_.op(chain[i]).replayable)
+      fail(where(at), ": recompute of ", name(chain[i]), ", which is not replayable");
+    if (i > 0) checkLaterOp(chain[i], first, at);
+  }
+}
+
+void Simulation::checkLaterOp(OpId op, OpId first, const Position& at) const {
+  const Op& later = graph_.op(op);
+  const bool writes_only_what_first_made =
+      !later.mutates.empty() && later.statistics.empty() &&
+      std::all_of(later.mutates.begin(), later.mutates.end(),
+                  [&](ValueId v) { return graph_.value(v).producer == first; });
+  if (!graph_.madeBy(op).empty() || !writes_only_what_first_made) {
+    fail(where(at), ": recompute: ", name(op), " does not just write into what ", name(first),
+         " makes");
+  }
+}
+
+// The op must find every byte that it reads as it found it the first time. Statistics are neither
+// read nor written.
+void Simulation::replayOp(OpId op, OpId first, const Position& at) {
+  const Op& replayed = graph_.op(op);
+  size_t read = first_read_[static_cast<size_t>(op.index)];
+  for (ValueId v : graph_.dataInputs(op)) {
+    const int32_t version = read_versions_[read++];
+    if (std::binary_search(replayed.statistics.begin(), replayed.statistics.end(), v)) continue;
+    const bool own = graph_.value(v).producer == first;
+    if (!own && !state(v).resident) {
+      fail(where(at), ": recompute of ", name(op), " needs value ", v.index, " in version ",
+           version, ", ", whyAbsent(v));
+    }
+    const int32_t found = own ? state(v).chain_writes : state(v).held_version;
+    if (found != version) {
+      fail(where(at), ": recompute of ", name(op), " needs value ", v.index, " in version ",
+           version, " and finds version ", found);
+    }
+  }
+  for (ValueId v : replayed.mutates) {
+    if (graph_.value(v).producer == first) ++state(v).chain_writes;
+  }
+}
+
+void Simulation::bringBack(OpId first, const Position& at) {
+  for (ValueId v : graph_.madeBy(first)) {
+    State& now = state(v);
+    if (now.chain_writes != now.version) {
+      fail(where(at), ": recompute from ", name(first), " yields value ", v.index, " in version ",
+           now.chain_writes, ", and its version is ", now.version,
+           " by now: the chain leaves out a write");
+    }
+    if (now.resident) continue;  // the second copy is dropped
+    if (!graph_.value(v).evictable) {
+      fail(where(at), ": recompute from ", name(first), " brings back value ", v.index,
+           ", which is not evictable");
+    }
+    enter(v);
+    now.retained = at.ops_run > graph_.lastShown(v).index;
+  }
+}
+
+// ---- bookkeeping
+// ------------------------------------------------------------------------------------------------
+
+void Simulation::enter(ValueId v) {
+  State& now = state(v);
+  now.resident = true;
+  now.retained = false;
+  now.held_version = now.version;
+  resident_bytes_ = add(resident_bytes_, graph_.value(v).bytes);
+}
+
+void Simulation::leave(ValueId v, int64_t ops_run, bool freed) {
+  State& now = state(v);
+  now.resident = false;
+  now.retained = false;
+  now.left_at = ops_run;
+  now.freed = freed;
+  resident_bytes_ -= graph_.value(v).bytes;
+}
+
+int64_t Simulation::bytesMadeBy(OpId op) const {
+  int64_t bytes = 0;
+  for (ValueId v : graph_.madeBy(op)) bytes = add(bytes, graph_.value(v).bytes);
+  return bytes;
+}
+
+int64_t Simulation::countBytes(int64_t extra, int64_t workspace, OpId op) {
+  const int64_t bytes = add(add(resident_bytes_, extra), workspace);
+  if (bytes > result_.peak_bytes || !result_.peak_op.valid()) {
+    result_.peak_bytes = bytes;
+    result_.peak_op = op;
+  }
+  return bytes;
+}
+
+// The random ops that any recompute of the schedule runs again.
+std::vector<char> Simulation::opsInRecomputes() const {
+  std::vector<char> kept(static_cast<size_t>(graph_.numOps()), false);
+  for (const auto* lists : {&schedule_.before, &schedule_.after}) {
+    for (const auto& actions : *lists) {
+      for (const Action& action : actions) {
+        if (action.kind != ActionKind::kRecompute) continue;
+        for (OpId op : schedule_.recipes[static_cast<size_t>(action.arg)]) {
+          kept[static_cast<size_t>(op.index)] = graph_.op(op).random;
+        }
+      }
+    }
+  }
+  return kept;
+}
+
+// ---- messages
+// ---------------------------------------------------------------------------------------------------
+
+std::string Simulation::name(OpId op) const {
+  if (op == graph_.endOfStep()) return "the end of the step";
+  return detail::message("op ", op.index, " (", graph_.op(op).name, ")");
+}
+
+std::string Simulation::where(const Position& at) const {
+  return detail::message(at.before ? "before " : "after ", name(at.op));
+}
+
+std::string Simulation::whyAbsent(ValueId v) const {
+  const State& now = state(v);
+  if (now.left_at < 0) {
+    const OpId producer = graph_.value(v).producer;
+    return producer == kNoOp ? "which is gone before the step begins"
+                             : detail::message("which is not made before ", name(producer));
+  }
+  const char* how = now.freed ? "which was freed before " : "which died before ";
+  return detail::message(how, name(OpId(now.left_at)), " and was not recomputed");
+}
+
+}  // namespace
+
+SimulationResult simulate(const Graph& graph, const Schedule& schedule,
+                          const DeviceProfile& profile) {
+  POET_CHECK(profile.generator_state_bytes >= 0, "profile \"", profile.name,
+             "\": generator_state_bytes: expected >= 0, got ", profile.generator_state_bytes);
+  if (!schedule.before.empty() || !schedule.after.empty()) schedule.checkAgainst(graph);
+  return Simulation(graph, schedule, profile).run();
+}
+
+SimulationResult simulatePlain(const Graph& graph, const DeviceProfile& profile) {
+  return Simulation(graph, Schedule{}, profile).run();
+}
+
+void finalize(const Graph& graph, const DeviceProfile& profile, Schedule& schedule) {
+  const SimulationResult result = simulate(graph, schedule, profile);
+  schedule.peak_bytes = result.peak_bytes;
+  schedule.peak_op = result.peak_op;
+  schedule.makespan_seconds = result.makespan_seconds;
+  schedule.energy_joules = result.energy_joules;
+}
+
+}  // namespace poet
