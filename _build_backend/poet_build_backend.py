@@ -1,14 +1,16 @@
 """scikit-build-core, plus two things that a static pyproject.toml cannot say.
 
-Problem. CBC comes from Debian's ``coinor-libcbc-dev`` or from the PyPI package ``cbcbox``, which is 600 MB when installed.
-A build requirement that is always there would fetch it for everyone who has the first. And torch must not be a build
-requirement at all, since an isolated build would then compile against a freshly fetched torch instead of the one that the
-user trains with; without a word from us pip would also fetch the torch of our run-time requirements, gigabytes of it,
-before CMake gets to say that it was needed earlier.
+Problem. CBC comes from Debian's ``coinor-libcbc-dev`` or from the PyPI package ``cbcbox``, which is
+600 MB when installed. A build requirement that is always there would fetch it for everyone who has
+the first. And torch must not be a build requirement at all, since an isolated build would then
+compile against a freshly fetched torch instead of the one that the user trains with; without a word
+from us pip would also fetch the torch of our run-time requirements, gigabytes of it, before CMake
+gets to say that it was needed earlier.
 
-Solution. ``cbcbox`` is asked for only where neither ``pkg-config cbc`` nor an installed ``cbcbox`` answers, and a missing
-torch ends the build at its first hook, with the commands to run. In pip's isolated build ``sys.executable`` is still the
-interpreter of the user's environment, so its purelib is where torch is.
+Solution. ``cbcbox`` is asked for only where neither ``pkg-config cbc`` nor an installed ``cbcbox``
+answers, and a missing torch ends the build at its first hook, with the commands to run. In pip's
+isolated build ``sys.executable`` is still the interpreter of the user's environment, so its purelib
+is where torch is.
 
 Shortcoming. A machine with ``cbc.pc`` but without the headers that it names fails later, in CMake.
 """

@@ -18,12 +18,14 @@ def check(built_for: str, found: str) -> None:
     Raises:
         ImportError: the two differ in major or minor version, or cannot be read.
     """
-    if _release(built_for) == _release(found) is not None:
+    release = _release(built_for)
+    if release is not None and release == _release(found):
         return
     raise ImportError(
         f"poet was built for torch {built_for}, but torch {found} was found. Build poet for the "
         "torch that is installed (`pip install --force-reinstall --no-deps -e .` in poet's "
-        f"repository), or install the one that it was built for (`pip install torch=={_public(built_for)}`)."
+        "repository), or install the one that it was built for "
+        f"(`pip install torch=={_public(built_for)}`)."
     )
 
 

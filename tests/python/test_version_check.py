@@ -1,4 +1,5 @@
 import pytest
+
 from poet._version_check import check
 
 
