@@ -1,0 +1,79 @@
+// CompiledPlan: a schedule and its recording, packed for the hot path.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/profile.h"
+#include "graph/recipes.h"
+#include "schedule/schedule.h"
+#include "trace/recording.h"
+
+namespace poet {
+
+// Note [Recoverability]
+// A step may depart from its plan at any op, so a value that is away while the program can still reach it must stay
+// recoverable. recoverable_until(v) is the least `valid_until` among the recipes that bringing v back may need. At that
+// op at the latest, a value that is away and still alive is brought back ("rescued"), planned or not. Values of the step
+// that have no recipe but feed one ("roots") are held while something that needs them is away.
+class CompiledPlan {
+ public:
+  // What the hot path reads of an op, packed: after a kernel that went through megabytes every line is a cache miss.
+  struct HotOp {
+    const void* schema;
+    uint32_t in;  // first input slot; outputs follow the inputs
+    uint16_t n_in, n_out, n_args, n_returns;
+    bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead;
+  };
+  struct HotSlot {
+    uint64_t hash;
+    int32_t value;
+    bool made_here;
+  };
+
+  // Throws ScheduleError if the schedule is not the recording's, or has no plan.
+  CompiledPlan(std::shared_ptr<const Recording> recording, std::shared_ptr<const Schedule> schedule,
+               const DeviceProfile& profile);
+
+  const Recording& recording() const { return *recording_; }
+  const std::shared_ptr<const Recording>& sharedRecording() const { return recording_; }
+  const Graph& graph() const { return *recording_->graph; }
+  const Schedule& schedule() const { return *schedule_; }
+  const RecipeTable& recipes() const { return recipes_; }
+  size_t numOps() const { return hot_.size(); }
+
+  const HotOp& hot(size_t op) const { return hot_[op]; }
+  const HotSlot* slots(size_t first) const { return &slots_[first]; }
+  // Recipe (index into recipes()) of a kRecompute action's argument.
+  int recipeOfAction(int32_t arg) const { return action_recipe_[static_cast<size_t>(arg)]; }
+  std::span<const ValueId> rescuesBefore(size_t op) const { return rescue_[op]; }
+  const std::vector<ValueId>& rootsOf(ValueId value) const { return roots_[static_cast<size_t>(value.index)]; }
+  // Bytes resident while each op runs, by the simulator (POET_VERIFY).
+  const std::vector<int64_t>& residentBytes() const { return resident_bytes_; }
+  // Random ops that a planned recompute repeats: the simulator counts their generator states.
+  bool keepsGenerator(size_t op) const { return keeps_generator_[op]; }
+
+  // Ops whose arguments a replay may need; more may be asked for by plans that share this plan's first ops.
+  void recordAlso(size_t op) { hot_[op].record = true; }
+
+ private:
+  void packOps();
+  void matchRecipes();
+  void markRecorded();
+  void findRecoverability();
+
+  std::shared_ptr<const Recording> recording_;
+  std::shared_ptr<const Schedule> schedule_;
+  RecipeTable recipes_;
+  std::vector<HotOp> hot_;
+  std::vector<HotSlot> slots_;
+  std::vector<int> action_recipe_;
+  std::vector<std::vector<ValueId>> rescue_;
+  std::vector<std::vector<ValueId>> roots_;
+  std::vector<int64_t> resident_bytes_;
+  std::vector<bool> keeps_generator_;
+};
+
+}  // namespace poet

@@ -1,0 +1,109 @@
+#include "runtime/residency.h"
+
+#include <algorithm>
+#include <string>
+
+#include "graph/error.h"
+#include "trace/allocator_tap.h"
+
+namespace poet {
+namespace {
+
+// PyTorch shows it to whoever reads the memory of an evicted tensor without going through an operator.
+const std::string& accessMessage() {
+  static const std::string* message = new std::string(
+      "poet: this tensor's memory has been released for the moment, to be recomputed when a PyTorch operator next needs "
+      "it, but something read it directly. Call tensor.detach() (or any other operator) on it first, which brings it "
+      "back, or run this step without poet.");
+  return *message;
+}
+
+}  // namespace
+
+void Residency::begin(const Graph& graph) {
+  clear();
+  entries_.resize(graph.values().size());
+}
+
+void Residency::clear() {
+  entries_.clear();
+  away_.clear();
+  value_of_.clear();
+}
+
+bool Residency::bind(ValueId v, const at::Tensor& t) {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  const auto [found, is_new] = value_of_.emplace(storage, v);
+  if (!is_new && found->second != v) return false;
+  Entry& entry = (*this)[v];
+  entry.address = storage;
+  entry.ref = t.storage().getWeakStorageImpl();
+  entry.bound = true;
+  entry.resident = true;
+  return true;
+}
+
+ValueId Residency::valueOf(c10::StorageImpl* storage) const {
+  const auto found = value_of_.find(storage);
+  return found == value_of_.end() ? kNoValue : found->second;
+}
+
+bool Residency::evict(ValueId v) {
+  Entry& entry = (*this)[v];
+  const StorageHold storage = entry.ref.lock();
+  if (!storage) {
+    entry.resident = false;
+    return true;
+  }
+  if (entry.pinned || !AllocatorTap::ownsDataOf(*storage)) return false;
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+  entry.resident = false;
+  entry.away = true;
+  away_.push_back(v);
+  return true;
+}
+
+void Residency::install(ValueId v, c10::StorageImpl& fresh, bool hold) {
+  Entry& entry = (*this)[v];
+  StorageHold storage = entry.ref.lock();
+  if (storage) {
+    POET_INTERNAL_ASSERT(storage->nbytes() == fresh.nbytes(), "value ", v.index, " came back with ", fresh.nbytes(),
+                         " bytes instead of ", storage->nbytes());
+    storage->clear_data_ptr_access_error_msg_();
+    storage->set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
+  } else {
+    if (entry.address != nullptr) value_of_.erase(entry.address);
+    storage = StorageHold::reclaim_copy(&fresh);
+    entry.ref = WeakStorage(storage);
+    entry.address = &fresh;
+    value_of_[&fresh] = v;
+    hold = true;  // nothing else would
+  }
+  entry.bound = entry.resident = true;
+  entry.away = false;
+  if (hold) entry.hold = std::move(storage);
+}
+
+void Residency::forgetIfDead(ValueId v) {
+  Entry& entry = (*this)[v];
+  if (entry.hold || !entry.ref.expired()) return;
+  if (entry.address != nullptr) value_of_.erase(entry.address);
+  entry.ref = noStorage();
+  entry.address = nullptr;
+  entry.away = false;
+}
+
+std::vector<WeakStorage> Residency::weakReferences() const {
+  std::vector<WeakStorage> refs;
+  refs.reserve(entries_.size());
+  for (const Entry& entry : entries_) refs.push_back(entry.ref);
+  return refs;
+}
+
+const std::vector<ValueId>& Residency::away() {
+  std::erase_if(away_, [this](ValueId v) { return !(*this)[v].away; });
+  return away_;
+}
+
+}  // namespace poet

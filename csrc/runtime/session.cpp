@@ -1,0 +1,263 @@
+#include "runtime/session.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "graph/error.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+const c10::IValue* argumentsOf(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return stack.data() + (stack.size() - op.schema().arguments().size());
+}
+
+const c10::IValue* resultsOf(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return stack.data() + (stack.size() - op.schema().returns().size());
+}
+
+// Fake tensors and shape inference run on meta tensors: nothing of it is part of a step.
+bool isMetaRun(c10::DispatchKeySet keys) {
+  return keys.has_backend(c10::BackendComponent::MetaBit) && !keys.has_backend(c10::BackendComponent::CPUBit);
+}
+
+}  // namespace
+
+std::shared_ptr<Session> Session::create(bool verify) {
+  registerListener();
+  return std::shared_ptr<Session>(new Session(verify));
+}
+
+Session::Session(bool verify) : verify_(verify) { executor_.setVerify(verify); }
+Session::~Session() = default;
+
+// ------------------------------------------------------------------------------------------------ a step's ends
+
+bool Session::nextStepIsTraced() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Variant* variant = variants_.find(variants_.predict());
+  return variant == nullptr || variant->state != VariantState::kPlanned;
+}
+
+void Session::beginStep(std::vector<KnownStorage> known) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POET_CHECK_AS(Error, mode_ == Mode::kIdle,
+                "this step is running already (on another thread, or inside itself): wrap the outermost call only");
+  listener_.emplace(shared_from_this());
+  listening_.emplace();
+  current_ = variants_.predict();
+  const Variant* variant = variants_.find(current_);
+  if (variant != nullptr && variant->state == VariantState::kPlanned) {
+    executor_.begin(variant->plan);
+    if (verify_) tap_.emplace();
+    mode_ = Mode::kFollow;
+    return;
+  }
+  recorder_ = std::make_unique<Recorder>(std::move(known));
+  tap_.emplace();
+  mode_ = Mode::kTrace;
+}
+
+void Session::closeStep() {
+  executor_.end();
+  recorder_.reset();
+  tap_.reset();
+  mode_ = Mode::kIdle;
+}
+
+StepReport Session::endStep(bool failed) {
+  listening_.reset();
+  listener_.reset();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  StepReport report;
+  ++counters_.steps;
+  try {
+    if (failed) {
+      ++counters_.failed_steps;
+      report.mode = StepReport::Mode::kFailed;
+      if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
+    } else {
+      if (mode_ == Mode::kFollow) finishFollowed();
+      settle(report);
+    }
+  } catch (...) {
+    closeStep();
+    throw;
+  }
+  closeStep();
+  return report;
+}
+
+void Session::finishFollowed() {
+  if (executor_.done() < executor_.plan().numOps()) {
+    depart(detail::message("the step ended after ", executor_.done(), " of ", executor_.plan().numOps(), " traced ops"));
+    return;
+  }
+  executor_.finish();
+  executor_.restoreAll();
+}
+
+void Session::settle(StepReport& report) {
+  if (mode_ == Mode::kFollow) {
+    ++counters_.followed_steps;
+    report.mode = StepReport::Mode::kFollowed;
+    report.variant = current_;
+    report.num_ops = static_cast<int64_t>(executor_.done());
+  } else if (mode_ == Mode::kLost) {
+    report.mode = StepReport::Mode::kDeparted;
+  } else {
+    report.mode = mode_ == Mode::kTrace ? StepReport::Mode::kTraced : StepReport::Mode::kDeparted;
+    if (mode_ == Mode::kTrace) ++counters_.traced_steps;
+    report.num_ops = static_cast<int64_t>(recorder_->numOps());
+    report.variant = variants_.add(recorder_->finish(), report.newly_stable);
+  }
+  variants_.noteStep(report.variant);
+}
+
+// ------------------------------------------------------------------------------------------------ ops
+
+void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  if (isMetaRun(below)) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  switch (mode_) {
+    case Mode::kFollow:
+      follow(op, below, stack, lock);
+      return;
+    case Mode::kTrace:
+    case Mode::kDeparted:
+      recorder_->run(op, below, stack);
+      return;
+    default:
+      lock.unlock();
+      op.redispatchBoxed(below, stack);
+  }
+}
+
+void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+                     std::unique_lock<std::mutex>& lock) {
+  std::string why;
+  const c10::IValue* args = argumentsOf(op, *stack);
+  if (executor_.matches(op, args, why)) {
+    runPlanned(op, below, stack, lock);
+  } else if (traitsOf(op).without_tensors) {
+    lock.unlock();
+    op.redispatchBoxed(below, stack);
+  } else if (switchVariant(op, args)) {
+    runPlanned(op, below, stack, lock);
+  } else {
+    depart(std::move(why));
+    recorder_->run(op, below, stack);
+  }
+}
+
+void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+                         std::unique_lock<std::mutex>& lock) {
+  executor_.before(argumentsOf(op, *stack), below);
+  lock.unlock();
+  op.redispatchBoxed(below, stack);
+  lock.lock();
+  std::string why;
+  if (!executor_.after(resultsOf(op, *stack), why)) loseTrack(std::move(why));
+}
+
+bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* args) {
+  const auto fits = [&](const CompiledPlan& plan) { return executor_.wouldMatch(plan, op, args); };
+  const int other = variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
+  if (other < 0) return false;
+  executor_.switchTo(variants_.find(other)->plan);
+  current_ = other;
+  std::string why;
+  return executor_.matches(op, args, why);
+}
+
+// The step left its plan: everything comes back, and the rest of it is traced.
+void Session::depart(std::string why) {
+  last_departure_ = std::move(why);
+  ++counters_.departures;
+  executor_.restoreAll();
+  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), executor_.boundStorages());
+  executor_.end();
+  if (!tap_) tap_.emplace();
+  mode_ = Mode::kDeparted;
+}
+
+// An op made something else than was traced: it has run, so the rest of the step cannot be traced either.
+void Session::loseTrack(std::string why) {
+  last_departure_ = std::move(why);
+  ++counters_.departures;
+  executor_.restoreAll();
+  mode_ = Mode::kLost;
+}
+
+void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (mode_ == Mode::kFollow) executor_.touch(argumentsOf(op, *stack), op.schema().arguments().size());
+}
+
+void Session::touch(const at::Tensor& t) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (mode_ == Mode::kFollow && isManaged(t)) executor_.touchStorage(t.storage().unsafeGetStorageImpl());
+}
+
+// ------------------------------------------------------------------------------------------------ the rest
+
+void Session::enterOptimizer() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (recorder_) recorder_->enterOptimizer();
+}
+
+void Session::leaveOptimizer() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (recorder_) recorder_->leaveOptimizer();
+}
+
+std::shared_ptr<const Graph> Session::graphOf(int variant) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Variant* found = variants_.find(variant);
+  return found == nullptr ? nullptr : found->recording->graph;
+}
+
+void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile) {
+  std::shared_ptr<const Recording> recording;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Variant* found = variants_.find(variant);
+    if (found == nullptr) return;
+    recording = found->recording;
+  }
+  auto plan = std::make_shared<CompiledPlan>(std::move(recording), std::move(schedule), profile);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (Variant* found = variants_.find(variant)) {
+    if (found->recording == plan->sharedRecording()) variants_.setPlan(variant, std::move(plan));
+  }
+}
+
+void Session::setUnplannable(int variant) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  variants_.setUnplannable(variant);
+}
+
+SessionCounters Session::counters() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return counters_;
+}
+
+ExecutorCounters Session::executorCounters() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return executor_.counters();
+}
+
+std::string Session::lastDeparture() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return last_departure_;
+}
+
+int64_t Session::numVariants() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int64_t>(variants_.size());
+}
+
+}  // namespace poet

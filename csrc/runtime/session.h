@@ -1,0 +1,97 @@
+// Session: the live side of one wrapped training step, call after call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/profile.h"
+#include "graph/export.h"
+#include "runtime/executor.h"
+#include "runtime/variants.h"
+#include "trace/dispatch_key.h"
+#include "trace/listener.h"
+#include "trace/recorder.h"
+
+namespace poet {
+
+struct SessionCounters {
+  int64_t steps = 0;
+  int64_t traced_steps = 0;    // recorded from their first op to their last
+  int64_t followed_steps = 0;  // inside a plan from their first op to their last
+  int64_t departures = 0;      // steps that left their plan and went on without one
+  int64_t failed_steps = 0;    // ended by an exception
+};
+
+struct StepReport {
+  enum class Mode : uint8_t { kTraced, kFollowed, kDeparted, kFailed };
+  Mode mode = Mode::kTraced;
+  int variant = -1;
+  bool newly_stable = false;  // the variant was seen twice by now: worth a plan
+  int64_t num_ops = 0;
+};
+
+// beginStep() and endStep() are called on the thread that runs the step, in pairs; plans may be set from any thread.
+class POET_API Session final : public Listener, public std::enable_shared_from_this<Session> {
+ public:
+  // verify: see runtime/verify.h.
+  static std::shared_ptr<Session> create(bool verify);
+  ~Session() override;
+
+  // Whether the next step is going to be traced, so that the caller gathers what exists before it.
+  bool nextStepIsTraced();
+  void beginStep(std::vector<KnownStorage> known);
+  // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what a replay throws.
+  StepReport endStep(bool failed);
+
+  void enterOptimizer();
+  void leaveOptimizer();
+  // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for the rest of the step.
+  void touch(const at::Tensor& t);
+
+  std::shared_ptr<const Graph> graphOf(int variant);  // null for an unknown one
+  // Throws ScheduleError if the schedule does not fit the variant's graph.
+  void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
+  void setUnplannable(int variant);
+
+  SessionCounters counters();
+  ExecutorCounters executorCounters();
+  std::string lastDeparture();
+  int64_t numVariants();
+
+  void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
+  void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
+
+ private:
+  enum class Mode : uint8_t { kIdle, kTrace, kFollow, kDeparted, kLost };
+
+  explicit Session(bool verify);
+  void follow(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+              std::unique_lock<std::mutex>& lock);
+  void runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+                  std::unique_lock<std::mutex>& lock);
+  bool switchVariant(const c10::OperatorHandle& op, const c10::IValue* args);
+  void depart(std::string why);
+  void loseTrack(std::string why);
+  void finishFollowed();
+  void settle(StepReport& report);
+  void closeStep();
+
+  std::mutex mutex_;
+  Mode mode_ = Mode::kIdle;
+  VariantSet variants_;
+  int current_ = -1;  // variant that is being followed
+  std::unique_ptr<Recorder> recorder_;
+  Executor executor_;
+  std::optional<AllocatorTap::Guard> tap_;
+  std::optional<ListeningGuard> listening_;
+  std::optional<ListenerGuard> listener_;
+  SessionCounters counters_;
+  std::string last_departure_;
+  bool verify_;
+};
+
+}  // namespace poet

@@ -1,0 +1,112 @@
+#include "runtime/variants.h"
+
+#include <algorithm>
+
+namespace poet {
+namespace {
+
+constexpr size_t kHistory = 64;
+
+// The newer recording with the least seconds and the greatest workspace of both.
+std::unique_ptr<Recording> merged(std::unique_ptr<Recording> newer, const Recording& older) {
+  std::vector<Op> ops = newer->graph->ops();
+  for (size_t k = 0; k < ops.size(); ++k) {
+    ops[k].seconds = std::min(ops[k].seconds, older.graph->ops()[k].seconds);
+    ops[k].workspace_bytes = std::max(ops[k].workspace_bytes, older.graph->ops()[k].workspace_bytes);
+  }
+  newer->graph = std::make_shared<const Graph>(std::move(ops), newer->graph->values(), newer->graph->baseBytes(),
+                                               newer->graph->signature());
+  return newer;
+}
+
+size_t commonPrefix(const Recording& a, const Recording& b) {
+  size_t low = 0, high = std::min(a.ops.size(), b.ops.size());
+  while (low < high) {
+    const size_t middle = (low + high + 1) / 2;
+    if (a.prefix_hash[middle] == b.prefix_hash[middle]) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
+  newly_stable = false;
+  for (auto& [id, variant] : variants_) {
+    if (variant.recording->signature() != recording->signature()) continue;
+    if (variant.state == VariantState::kSeenOnce || variant.state == VariantState::kStable) {
+      variant.recording = merged(std::move(recording), *variant.recording);
+      newly_stable = variant.state == VariantState::kSeenOnce;
+      variant.state = VariantState::kStable;
+    }
+    return id;
+  }
+  const int id = next_id_++;
+  variants_[id].recording = std::move(recording);
+  variants_[id].last_used = ++clock_;
+  if (variants_.size() > kMaxVariants) dropLeastUsed(id);
+  return id;
+}
+
+void VariantSet::dropLeastUsed(int keep) {
+  auto least = variants_.end();
+  for (auto it = variants_.begin(); it != variants_.end(); ++it) {
+    if (it->first != keep && (least == variants_.end() || it->second.last_used < least->second.last_used)) least = it;
+  }
+  variants_.erase(least);
+}
+
+void VariantSet::noteStep(int id) {
+  history_.push_back(id);
+  if (history_.size() > kHistory) history_.erase(history_.begin());
+  if (Variant* variant = find(id)) variant->last_used = ++clock_;
+}
+
+int VariantSet::predict() const {
+  int best = history_.empty() ? -1 : history_.back();
+  size_t best_length = 0;
+  for (size_t end = history_.size(); end-- > 1;) {  // history_[end] followed history_[..end - 1]
+    size_t length = 0;
+    while (length < end && history_[end - 1 - length] == history_[history_.size() - 1 - length]) ++length;
+    if (length > best_length) {
+      best_length = length;
+      best = history_[end];
+    }
+  }
+  return variants_.count(best) > 0 ? best : -1;
+}
+
+Variant* VariantSet::find(int id) {
+  const auto found = variants_.find(id);
+  return found == variants_.end() ? nullptr : &found->second;
+}
+
+void VariantSet::setUnplannable(int id) {
+  if (Variant* variant = find(id)) variant->state = VariantState::kUnplannable;
+}
+
+void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
+  Variant* variant = find(id);
+  if (variant == nullptr) return;  // dropped meanwhile
+  shareRecordFlags(*plan);
+  variant->plan = std::move(plan);
+  variant->state = VariantState::kPlanned;
+}
+
+// A step may change over between plans that start alike: each then records what the other may have to replay.
+void VariantSet::shareRecordFlags(CompiledPlan& plan) {
+  for (auto& [id, variant] : variants_) {
+    if (variant.state != VariantState::kPlanned) continue;
+    const size_t common = commonPrefix(plan.recording(), *variant.recording);
+    for (size_t k = 0; k < common; ++k) {
+      if (plan.hot(k).record) variant.plan->recordAlso(k);
+      if (variant.plan->hot(k).record) plan.recordAlso(k);
+    }
+  }
+}
+
+}  // namespace poet

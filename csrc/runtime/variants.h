@@ -1,0 +1,73 @@
+// The op streams that one wrapped step has shown so far, and which of them to expect next.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/compiled_plan.h"
+#include "trace/recording.h"
+
+namespace poet {
+
+// Note [Variants]
+// Gradient accumulation, an evaluation pass, the last batch of an epoch change a step's op stream: each stream is a
+// variant with a plan of its own. A step starts with the variant that followed the longest matching history before, and
+// changes over to another one where the streams part (Executor::switchTo).
+enum class VariantState : uint8_t {
+  kSeenOnce,     // the next step may look different: optimizers create their state in the first one
+  kStable,       // seen twice: worth a plan
+  kPlanned,
+  kUnplannable,  // the planner found none
+};
+
+struct Variant {
+  std::shared_ptr<const Recording> recording;
+  std::shared_ptr<CompiledPlan> plan;
+  VariantState state = VariantState::kSeenOnce;
+  int64_t last_used = 0;
+};
+
+// Not thread-safe: the session serializes.
+class VariantSet {
+ public:
+  static constexpr size_t kMaxVariants = 64;
+
+  // Adds a traced step, or merges it into the variant of the same signature (least seconds, greatest workspace, newest
+  // base). Returns its id; `newly_stable` tells whether it has just become worth a plan.
+  int add(std::unique_ptr<Recording> recording, bool& newly_stable);
+  void noteStep(int id);  // id, or -1 for a step of no known variant
+
+  // The variant to expect next, -1 where nothing can be said.
+  int predict() const;
+  // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up to `done`, and goes on
+  // with an op for which `fits` holds. -1 if there is none.
+  template <class Fits>
+  int findContinuation(const Recording& recording, size_t done, int not_this, Fits&& fits) const {
+    for (const auto& [id, variant] : variants_) {
+      if (id == not_this || variant.state != VariantState::kPlanned) continue;
+      const Recording& other = *variant.recording;
+      if (other.ops.size() <= done || other.prefix_hash[done] != recording.prefix_hash[done]) continue;
+      if (fits(*variant.plan)) return id;
+    }
+    return -1;
+  }
+
+  void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
+  void setUnplannable(int id);
+  Variant* find(int id);
+  size_t size() const { return variants_.size(); }
+
+ private:
+  void shareRecordFlags(CompiledPlan& plan);
+  void dropLeastUsed(int keep);
+
+  std::map<int, Variant> variants_;
+  std::vector<int> history_;
+  int next_id_ = 0;
+  int64_t clock_ = 0;
+};
+
+}  // namespace poet

@@ -1,0 +1,78 @@
+#include "runtime/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "graph/error.h"
+#include "trace/allocator_tap.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+// What the recording cannot see: scalars that PyTorch makes on the way, tensors without a storage of their own.
+constexpr double kToleratedShare = 0.005;
+constexpr int64_t kToleratedBytes = 64 << 10;
+
+int versionAt(const Graph& graph, ValueId v, size_t op) {
+  const auto& writers = graph.writersOf(v);
+  return static_cast<int>(std::count_if(writers.begin(), writers.end(),
+                                        [op](OpId w) { return static_cast<size_t>(w.index) < op; }));
+}
+
+}  // namespace
+
+uint64_t Verifier::contentHash(const c10::StorageImpl& storage) {
+  const auto* bytes =
+      static_cast<const unsigned char*>(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
+  const size_t size = storage.nbytes();
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  size_t i = 0;
+  for (; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i, sizeof(word));
+    hash = (hash ^ word) * 0x100000001b3ULL;
+    hash ^= hash >> 29;
+  }
+  for (; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
+  return hash;
+}
+
+void Verifier::checkContent(const CompiledPlan& plan, size_t op, ValueId value, uint64_t expected,
+                            const c10::StorageImpl& storage) const {
+  if (contentHash(storage) == expected) return;
+  const Graph& graph = plan.graph();
+  const OpId producer = graph.value(value).producer;
+  throw Error(detail::message("poet (POET_VERIFY): before op ", op, " (",
+                              op < plan.numOps() ? graph.ops()[op].name : "end of step", ") value ", value.index,
+                              " (made by op ", producer.index, ", ", graph.op(producer).name, "), version ",
+                              versionAt(graph, value, op),
+                              ", came back with other bytes than it was evicted with. Please report this."));
+}
+
+void Verifier::beforeKernel(const CompiledPlan& plan, size_t op) {
+  const int64_t live = AllocatorTap::resetHighWater();
+  if (started_) return;
+  started_ = true;
+  generator_bytes_ = 0;
+  const Graph& graph = plan.graph();
+  int64_t made = 0;
+  for (ValueId v : graph.madeBy(OpId(static_cast<int64_t>(op)))) made += graph.value(v).bytes;
+  // The offset is what lives under the tap beside the step; taken once, at the first op.
+  offset_ = live - (plan.residentBytes()[op] - made - graph.ops()[op].workspace_bytes);
+  if (plan.keepsGenerator(op)) offset_ += 5056;
+}
+
+void Verifier::afterKernel(const CompiledPlan& plan, size_t op) {
+  if (plan.keepsGenerator(op)) generator_bytes_ += 5056;
+  const int64_t measured = AllocatorTap::highWaterBytes() - offset_ + generator_bytes_;
+  const int64_t predicted = plan.residentBytes()[op];
+  const auto tolerated = std::max<int64_t>(
+      kToleratedBytes, std::llround(kToleratedShare * static_cast<double>(plan.schedule().peak_bytes)));
+  if (measured <= predicted + tolerated) return;
+  throw Error(detail::message("poet (POET_VERIFY): op ", op, " (", plan.graph().ops()[op].name, ") ran with ", measured,
+                              " bytes resident, the simulator says ", predicted, ". Please report this."));
+}
+
+}  // namespace poet

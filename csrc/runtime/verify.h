@@ -1,0 +1,35 @@
+// POET_VERIFY: hashes every value when it is evicted and again when it is back, and compares each op's resident bytes
+// with the simulator's. The first difference throws an Error naming op, value and version.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/compiled_plan.h"
+
+namespace poet {
+
+class Verifier {
+ public:
+  void setEnabled(bool on) { enabled_ = on; }
+  bool enabled() const { return enabled_; }
+
+  static uint64_t contentHash(const c10::StorageImpl& storage);
+  void checkContent(const CompiledPlan& plan, size_t op, ValueId value, uint64_t expected,
+                    const c10::StorageImpl& storage) const;
+
+  // Before the step's first op; just before an op's kernel; just after it.
+  void beginStep() { started_ = false; }
+  void beforeKernel(const CompiledPlan& plan, size_t op);
+  void afterKernel(const CompiledPlan& plan, size_t op);
+
+ private:
+  bool enabled_ = false;
+  bool started_ = false;
+  int64_t offset_ = 0;  // tapped bytes that the simulator does not count
+  int64_t generator_bytes_ = 0;
+};
+
+}  // namespace poet
