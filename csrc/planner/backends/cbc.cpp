@@ -1,0 +1,157 @@
+// COIN-OR CBC (branch and cut) through its C interface, Clp (simplex) for relaxations. The only file with their headers.
+//
+// The C interface runs CBC's whole strategy (presolve, cuts, heuristics), which a bare CbcModel does not. It is the same in
+// Debian's 2.10 and in PyPI's cbcbox (CBC's main branch). CBC overruns its own time limit now and then: whoever cannot wait
+// solves in a worker process (planner.h).
+#include <Cbc_C_Interface.h>
+
+#include <ClpSimplex.hpp>
+#include <CoinPackedMatrix.hpp>
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "planner/backends/solver.h"
+
+namespace poet::planner {
+namespace {
+
+// Rows first_row ... of a model, as the solvers take them.
+struct RowBlock {
+  RowBlock(const SparseModel& model, int first_row)
+      : count(model.numRows() - first_row),
+        index(model.index.data() + model.row_start[static_cast<size_t>(first_row)]),
+        value(model.value.data() + model.row_start[static_cast<size_t>(first_row)]) {
+    const int begin = model.row_start[static_cast<size_t>(first_row)];
+    for (int r = first_row; r <= model.numRows(); ++r) {
+      start.push_back(model.row_start[static_cast<size_t>(r)] - begin);
+    }
+    for (int r = first_row; r < model.numRows(); ++r) {
+      lower.push_back(bounded(model.row_lower[static_cast<size_t>(r)]));
+      upper.push_back(bounded(model.row_upper[static_cast<size_t>(r)]));
+    }
+  }
+  static double bounded(double x) { return std::clamp(x, -COIN_DBL_MAX, COIN_DBL_MAX); }
+
+  int count;
+  std::vector<CoinBigIndex> start;
+  const int* index;
+  const double* value;
+  std::vector<double> lower, upper;
+};
+
+class ClpLp : public LpSolver {
+ public:
+  explicit ClpLp(const SparseModel& model) {
+    clp_.setLogLevel(0);
+    const RowBlock rows(model, 0);
+    const CoinPackedMatrix matrix(/*colordered=*/false, model.numColumns(), rows.count, rows.start.back(), rows.value,
+                                  rows.index, rows.start.data(), nullptr);
+    std::vector<double> upper(model.upper);
+    for (double& bound : upper) bound = RowBlock::bounded(bound);
+    clp_.loadProblem(matrix, model.lower.data(), upper.data(), model.cost.data(), rows.lower.data(), rows.upper.data());
+  }
+
+  LpResult solve(double time_limit_seconds) override {
+    clp_.setMaximumWallSeconds(std::max(time_limit_seconds, 0.01));
+    clp_.dual();
+    LpResult result;
+    if (clp_.isProvenPrimalInfeasible()) result.status = SolverStatus::kInfeasible;
+    if (!clp_.isProvenOptimal()) return result;
+    result.status = SolverStatus::kOptimal;
+    result.objective = clp_.objectiveValue();
+    const int columns = clp_.numberColumns();
+    result.x.assign(clp_.primalColumnSolution(), clp_.primalColumnSolution() + columns);
+    result.reduced.assign(clp_.dualColumnSolution(), clp_.dualColumnSolution() + columns);
+    return result;
+  }
+
+  void addRows(const SparseModel& model, int first_row) override {
+    if (first_row >= model.numRows()) return;
+    const RowBlock rows(model, first_row);
+    clp_.addRows(rows.count, rows.lower.data(), rows.upper.data(), rows.start.data(), rows.index, rows.value);
+  }
+
+ private:
+  ClpSimplex clp_;
+};
+
+struct CbcDeleter {
+  void operator()(Cbc_Model* model) const { Cbc_deleteModel(model); }
+};
+using CbcHandle = std::unique_ptr<Cbc_Model, CbcDeleter>;
+
+// Column by column, as Cbc_loadProblem takes it.
+void load(Cbc_Model* cbc, const SparseModel& model) {
+  const auto columns = static_cast<size_t>(model.numColumns());
+  std::vector<CoinBigIndex> start(columns + 1);
+  for (const int c : model.index) ++start[static_cast<size_t>(c) + 1];
+  for (size_t c = 0; c < columns; ++c) start[c + 1] += start[c];
+  std::vector<int> row(model.index.size());
+  std::vector<double> value(model.index.size());
+  std::vector<CoinBigIndex> next(start.begin(), start.end() - 1);
+  for (int r = 0; r < model.numRows(); ++r) {
+    for (int e = model.row_start[static_cast<size_t>(r)]; e < model.row_start[static_cast<size_t>(r) + 1]; ++e) {
+      const auto slot = static_cast<size_t>(next[static_cast<size_t>(model.index[static_cast<size_t>(e)])]++);
+      row[slot] = r;
+      value[slot] = model.value[static_cast<size_t>(e)];
+    }
+  }
+  const RowBlock bounds(model, 0);
+  std::vector<double> upper(model.upper);
+  for (double& bound : upper) bound = RowBlock::bounded(bound);
+  Cbc_loadProblem(cbc, model.numColumns(), model.numRows(), start.data(), row.data(), value.data(), model.lower.data(),
+                  upper.data(), model.cost.data(), bounds.lower.data(), bounds.upper.data());
+  for (int c = 0; c < model.numColumns(); ++c) {
+    if (model.integer[static_cast<size_t>(c)]) Cbc_setInteger(cbc, c);
+  }
+}
+
+void setNumber(Cbc_Model* cbc, const char* name, double number) {
+  Cbc_setParameter(cbc, name, std::to_string(number).c_str());
+}
+
+void setStart(Cbc_Model* cbc, const std::vector<double>& start) {
+  if (start.empty()) return;
+  std::vector<int> columns(start.size());
+  for (size_t c = 0; c < start.size(); ++c) columns[c] = static_cast<int>(c);
+  Cbc_setMIPStartI(cbc, static_cast<int>(start.size()), columns.data(), start.data());
+}
+
+}  // namespace
+
+std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) { return std::make_unique<ClpLp>(model); }
+
+MipResult solveMip(const SparseModel& model, const MipOptions& options) {
+  const CbcHandle cbc(Cbc_newModel());
+  load(cbc.get(), model);
+  Cbc_setLogLevel(cbc.get(), 0);
+  setNumber(cbc.get(), "sec", options.time_limit_seconds);
+  Cbc_setParameter(cbc.get(), "timeMode", "elapsed");
+  setNumber(cbc.get(), "ratio", options.relative_gap);
+  setNumber(cbc.get(), "allow", options.absolute_gap);
+  if (options.threads > 1) setNumber(cbc.get(), "threads", options.threads);
+  setStart(cbc.get(), options.start);
+  Cbc_solve(cbc.get());
+
+  MipResult result;
+  if (Cbc_isProvenInfeasible(cbc.get())) {
+    result.status = SolverStatus::kInfeasible;
+    result.bound = kInfinity;
+    return result;
+  }
+  if (Cbc_isProvenOptimal(cbc.get())) result.status = SolverStatus::kOptimal;
+  if (const double* x = Cbc_bestSolution(cbc.get())) {
+    result.x.assign(x, x + model.numColumns());
+    result.objective = Cbc_getObjValue(cbc.get());
+  }
+  result.bound = Cbc_getBestPossibleObjValue(cbc.get());
+  return result;
+}
+
+const char* solverName() {
+  static const std::string name = std::string("CBC ") + Cbc_getVersion();
+  return name.c_str();
+}
+
+}  // namespace poet::planner

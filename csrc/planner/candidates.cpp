@@ -1,0 +1,109 @@
+#include "planner/candidates.h"
+
+#include <algorithm>
+#include <queue>
+
+namespace poet::planner {
+namespace {
+
+bool useful(const Problem& problem, int value, int t, int near) {
+  const int r = problem.values[static_cast<size_t>(value)].recipe;
+  if (!problem.runnable(r, t)) return false;
+  const int touched = problem.plainTouchBefore(value, t);
+  return touched >= 0 && t - touched >= near;
+}
+
+// Walks the ancestors of one stage's inputs, latest first.
+std::vector<int> latestAncestors(const Problem& problem, int t, int count, int near) {
+  std::vector<char> seen(problem.values.size(), 0);
+  std::priority_queue<std::pair<int, int>> queue;  // (order of the replay, value)
+  const auto offer = [&](int v) {
+    if (seen[static_cast<size_t>(v)] || !useful(problem, v, t, near)) return;
+    seen[static_cast<size_t>(v)] = 1;
+    queue.emplace(problem.values[static_cast<size_t>(v)].recipe, v);
+  };
+  for (const int v : problem.stages[static_cast<size_t>(t)].needs) offer(v);
+  std::vector<int> found;
+  while (!queue.empty() && static_cast<int>(found.size()) < count) {
+    const int r = queue.top().first;
+    queue.pop();
+    if (!found.empty() && found.back() == r) continue;
+    found.push_back(r);
+    for (const int u : problem.replays[static_cast<size_t>(r)].inputs) offer(u);
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+Candidates ancestorCandidates(const Problem& problem, int count, int near) {
+  Candidates candidates(problem.stages.size());
+  for (int t = 0; t < problem.numStages(); ++t) {
+    candidates[static_cast<size_t>(t)] = latestAncestors(problem, t, count, near);
+  }
+  return candidates;
+}
+
+Candidates allCandidates(const Problem& problem, int rounds) {
+  // Last stage in which a value is touched, by plain training or by a replay that may still run.
+  std::vector<int> last_touch(problem.values.size(), -1);
+  for (size_t v = 0; v < problem.values.size(); ++v) {
+    if (!problem.values[v].use_stages.empty()) last_touch[v] = problem.values[v].use_stages.back();
+  }
+  for (size_t r = problem.replays.size(); r-- > 0;) {
+    const Replay& replay = problem.replays[r];
+    int last = -1;
+    for (const int v : replay.outputs) last = std::max(last, last_touch[static_cast<size_t>(v)]);
+    last = std::min(last, replay.until_stage);
+    for (const int u : replay.inputs) last_touch[static_cast<size_t>(u)] = std::max(last_touch[static_cast<size_t>(u)], last);
+  }
+  Candidates candidates(problem.stages.size());
+  for (int t = 0; t < problem.numStages(); ++t) {
+    std::vector<int> once;
+    for (size_t r = 0; r < problem.replays.size(); ++r) {
+      const auto& outputs = problem.replays[r].outputs;
+      const bool touched = std::any_of(outputs.begin(), outputs.end(),
+                                       [&](int v) { return last_touch[static_cast<size_t>(v)] >= t; });
+      if (touched && problem.runnable(static_cast<int>(r), t)) once.push_back(static_cast<int>(r));
+    }
+    auto& stage = candidates[static_cast<size_t>(t)];
+    for (int round = 0; round < rounds; ++round) stage.insert(stage.end(), once.begin(), once.end());
+  }
+  return candidates;
+}
+
+void include(const Problem& problem, const ReplayPlan& plan, Candidates& candidates) {
+  for (int t = 0; t < problem.numStages(); ++t) {
+    auto& stage = candidates[static_cast<size_t>(t)];
+    // Each replay of the plan takes the first place after the one before it; what has none is merged in.
+    std::vector<int> missing;
+    const auto& replays = plan.by_stage[static_cast<size_t>(t)];
+    for (const int r : replays) {
+      if (std::find(stage.begin(), stage.end(), r) == stage.end()) missing.push_back(r);
+    }
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    std::vector<int> merged;
+    std::merge(stage.begin(), stage.end(), missing.begin(), missing.end(), std::back_inserter(merged));
+    if (std::is_sorted(stage.begin(), stage.end())) stage = std::move(merged);
+    else stage.insert(stage.end(), missing.begin(), missing.end());
+    // A second ascending run, where the plan goes back.
+    size_t at = 0;
+    for (const int r : replays) {
+      while (at < stage.size() && stage[at] != r) ++at;
+      if (at == stage.size()) {
+        stage.push_back(r);
+      }
+      ++at;
+    }
+  }
+}
+
+size_t countCandidates(const Candidates& candidates) {
+  size_t count = 0;
+  for (const auto& stage : candidates) count += stage.size();
+  return count;
+}
+
+}  // namespace poet::planner

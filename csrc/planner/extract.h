@@ -1,0 +1,14 @@
+// ReplayPlan -> Schedule: the actions between the ops, and what is retained past its natural death.
+#pragma once
+
+#include "planner/problem.h"
+#include "planner/replay_plan.h"
+#include "schedule/schedule.h"
+
+namespace poet::planner {
+
+// Fills in the plan (before, after, recipes) and what the planner's own arithmetic says of it (believed_*).
+// The plan must be well formed (Timeline).
+void writeActions(const Problem& problem, const ReplayPlan& plan, Schedule& schedule);
+
+}  // namespace poet::planner

@@ -1,0 +1,213 @@
+#include "planner/greedy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "planner/timeline.h"
+
+namespace poet::planner {
+namespace {
+
+// Chains longer than this are not followed further when a cost is estimated; their cost so far counts twice.
+constexpr int kLongestChain = 40;
+constexpr double kLeastCostSeconds = 1e-9;
+
+class Greedy {
+ public:
+  Greedy(const Problem& problem, const GreedyOptions& options)
+      : problem_(problem),
+        options_(options),
+        random_(options.seed),
+        in_ram_(problem.values.size(), 0),
+        keep_(problem.values.size(), 0),
+        wanted_(problem.values.size(), 0),
+        mark_(problem.replays.size(), 0),
+        kept_generator_(problem.replays.size(), 0) {
+    plan_.by_stage.resize(problem.stages.size());
+  }
+
+  std::optional<ReplayPlan> run() {
+    for (int t = 0; t < problem_.numStages(); ++t) {
+      if (!runStage(t)) return std::nullopt;
+    }
+    dropUselessReplays(problem_, plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  const Evictable& value(int v) const { return problem_.values[static_cast<size_t>(v)]; }
+  const Replay& replay(int r) const { return problem_.replays[static_cast<size_t>(r)]; }
+  bool inRam(int v) const { return in_ram_[static_cast<size_t>(v)]; }
+  void put(int v) {
+    if (inRam(v)) return;
+    in_ram_[static_cast<size_t>(v)] = 1;
+    ram_.push_back(v);
+    used_ += value(v).bytes;
+  }
+  void drop(int v) {
+    if (!inRam(v)) return;
+    in_ram_[static_cast<size_t>(v)] = 0;
+    ram_.erase(std::find(ram_.begin(), ram_.end(), v));
+    used_ -= value(v).bytes;
+  }
+
+  bool runStage(int t) {
+    const Stage& stage = problem_.stages[static_cast<size_t>(t)];
+    std::vector<int> order;
+    if (!missingReplays(t, order)) return false;
+    std::fill(keep_.begin(), keep_.end(), 0);
+    std::fill(wanted_.begin(), wanted_.end(), 0);
+    for (const int r : order) {
+      for (const int u : replay(r).inputs) ++wanted_[static_cast<size_t>(u)];
+    }
+    for (const int u : stage.needs) ++wanted_[static_cast<size_t>(u)];
+    for (size_t v = 0; v < wanted_.size(); ++v) keep_[v] = wanted_[v] > 0;
+    for (const int r : order) {
+      if (!runReplay(r, t)) return false;
+    }
+    if (!makeRoom(stage.fixed_during_bytes, t)) return false;
+    dropFinished(t + 1);
+    for (const int v : stage.born) {
+      if (problem_.plainTouchFrom(v, t + 1) >= 0) put(v);
+    }
+    return true;
+  }
+
+  // What must be replayed so that every input of stage t is there, in an order in which it can run.
+  bool missingReplays(int t, std::vector<int>& order) {
+    std::vector<int> todo;
+    for (const int u : problem_.stages[static_cast<size_t>(t)].needs) {
+      if (!inRam(u)) todo.push_back(u);
+    }
+    while (!todo.empty()) {
+      const int r = value(todo.back()).recipe;
+      todo.pop_back();
+      if (std::find(order.begin(), order.end(), r) != order.end()) continue;
+      if (!problem_.runnable(r, t)) return false;
+      order.push_back(r);
+      for (const int u : replay(r).inputs) {
+        if (!inRam(u)) todo.push_back(u);
+      }
+    }
+    std::sort(order.begin(), order.end());
+    return true;
+  }
+
+  bool runReplay(int r, int t) {
+    const Replay& replayed = replay(r);
+    if (!kept_generator_[static_cast<size_t>(r)]) {
+      // Its generator states stay from their first execution on: room in the past is not checked here.
+      generators_ += problem_.generator_bytes * static_cast<int64_t>(replayed.random_stages.size());
+      kept_generator_[static_cast<size_t>(r)] = 1;
+    }
+    if (!makeRoom(problem_.stages[static_cast<size_t>(t)].fixed_before_bytes + replayed.replay_bytes, t)) return false;
+    for (const int v : replayed.outputs) {
+      if (wanted_[static_cast<size_t>(v)] > 0 || problem_.plainTouchFrom(v, t) >= 0) put(v);
+    }
+    plan_.by_stage[static_cast<size_t>(t)].push_back(r);
+    for (const int u : replayed.inputs) {
+      if (--wanted_[static_cast<size_t>(u)] > 0) continue;
+      keep_[static_cast<size_t>(u)] = 0;
+      if (problem_.plainTouchFrom(u, t) < 0) drop(u);
+    }
+    return true;
+  }
+
+  void dropFinished(int t) {
+    for (size_t i = ram_.size(); i-- > 0;) {
+      if (problem_.plainTouchFrom(ram_[i], t) < 0) drop(ram_[i]);
+    }
+  }
+
+  struct Candidate {
+    double score;
+    int value;
+  };
+
+  // Evicts until `bytes` fit beside what is resident; gives back what turns out not to be needed, dearest first.
+  bool makeRoom(int64_t bytes, int t) {
+    const int64_t limit = options_.budget_bytes - bytes - generators_;
+    if (used_ <= limit) return true;
+    std::vector<Candidate> candidates;
+    for (const int v : ram_) {
+      if (keep_[static_cast<size_t>(v)]) continue;
+      const double score = evictionScore(v, t);
+      if (score < std::numeric_limits<double>::infinity()) candidates.push_back({score, v});
+    }
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+      return a.score != b.score ? a.score < b.score : a.value < b.value;
+    });
+    std::vector<int> gone;
+    for (const Candidate& candidate : candidates) {
+      if (used_ <= limit) break;
+      drop(candidate.value);
+      gone.push_back(candidate.value);
+    }
+    if (used_ > limit) return false;
+    for (size_t i = gone.size(); i-- > 0;) {
+      if (used_ + value(gone[i]).bytes <= limit) put(gone[i]);
+    }
+    return true;
+  }
+
+  double evictionScore(int v, int t) {
+    const int next = problem_.plainTouchFrom(v, t);
+    if (next < 0) return -1;
+    if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
+    const double cost = costToBringBack(v, next);
+    const double bytes = static_cast<double>(value(v).bytes);
+    double score = (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
+                                                 std::pow(std::max(1, next - t), options_.distance_exponent));
+    if (options_.jitter > 0) {
+      score *= std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(random_);
+    }
+    return score;
+  }
+
+  // Seconds of replays for v in stage `next` if everything resident stays; infinite where some recipe is invalid by then.
+  double costToBringBack(int v, int next) {
+    double cost = 0;
+    int length = 0;
+    ++round_;
+    std::vector<int>& todo = stack_;
+    todo.assign(1, v);
+    while (!todo.empty()) {
+      const int r = value(todo.back()).recipe;
+      todo.pop_back();
+      if (mark_[static_cast<size_t>(r)] == round_) continue;
+      mark_[static_cast<size_t>(r)] = round_;
+      if (!problem_.runnable(r, next)) return std::numeric_limits<double>::infinity();
+      cost += replay(r).seconds;
+      if (++length > kLongestChain) return 2 * cost;
+      for (const int u : replay(r).inputs) {
+        if (!inRam(u)) todo.push_back(u);
+      }
+    }
+    return cost;
+  }
+
+  const Problem& problem_;
+  const GreedyOptions options_;
+  std::mt19937_64 random_;
+  ReplayPlan plan_;
+  std::vector<char> in_ram_;
+  std::vector<int> ram_;
+  std::vector<char> keep_;   // not to be evicted in this stage
+  std::vector<int> wanted_;  // reads still to come in this stage
+  std::vector<int> mark_;
+  std::vector<char> kept_generator_;
+  std::vector<int> stack_;
+  int round_ = 0;
+  int64_t used_ = 0;
+  int64_t generators_ = 0;
+};
+
+}  // namespace
+
+std::optional<ReplayPlan> greedyPlan(const Problem& problem, const GreedyOptions& options) {
+  return Greedy(problem, options).run();
+}
+
+}  // namespace poet::planner

@@ -1,0 +1,74 @@
+// poet-solver: plans one graph. See --help.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "planner/planner.h"
+#include "schedule/simulator.h"
+
+namespace {
+
+constexpr const char* kHelp =
+    "poet-solver --graph FILE --ram-budget BYTES [options]\n"
+    "Plans the graph in FILE and prints what was found.\n"
+    "  --ram-budget BYTES     bytes that may be resident at once\n"
+    "  --runtime-budget SEC   deadline on the makespan, in seconds (none)\n"
+    "  --minimize WHAT        energy, time or memory (energy)\n"
+    "  --time-limit SEC       seconds for the search (60)\n"
+    "  --threads N            threads of the solver (1)\n"
+    "  --out FILE             saves the schedule\n";
+
+struct Arguments {
+  std::string graph, out;
+  poet::SolveOptions options;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (name == "--help" || i + 1 >= argc) {
+      std::fputs(kHelp, name == "--help" ? stdout : stderr);
+      std::exit(name == "--help" ? 0 : 2);
+    }
+    const char* value = argv[i + 1];
+    if (name == "--graph") arguments.graph = value;
+    else if (name == "--out") arguments.out = value;
+    else if (name == "--ram-budget") arguments.options.ram_budget_bytes = std::atoll(value);
+    else if (name == "--runtime-budget") arguments.options.runtime_budget_seconds = std::atof(value);
+    else if (name == "--minimize") arguments.options.minimize = poet::objectiveFromString(value);
+    else if (name == "--time-limit") arguments.options.time_limit_seconds = std::atof(value);
+    else if (name == "--threads") arguments.options.threads = std::atoi(value);
+    else {
+      std::fprintf(stderr, "poet-solver: unknown option %s\n%s", name.c_str(), kHelp);
+      std::exit(2);
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Arguments arguments = parse(argc, argv);
+  const poet::Graph graph = poet::Graph::load(arguments.graph);
+  const poet::DeviceProfile profile = poet::hostProfile();
+  const double plain = graph.plainSeconds();
+  const poet::Schedule s = poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
+    std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n", 100 * (found.makespan_seconds / plain - 1),
+                static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
+    std::fflush(stdout);
+  });
+  std::printf("%s  peak %lld B  +%.3f %%  gap %.3f %% (%s)  %.1f s  %s\n", std::string(toString(s.status)).c_str(),
+              static_cast<long long>(s.peak_bytes), s.hasPlan() ? 100 * (s.makespan_seconds / plain - 1) : 0.0,
+              100 * s.gap.value_or(1), s.bound_scope.c_str(), s.solve_seconds, s.message.c_str());
+  if (s.least_ram_budget) std::printf("least budget %lld B\n", static_cast<long long>(*s.least_ram_budget));
+  if (!arguments.out.empty()) s.save(arguments.out);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "poet-solver: %s\n", error.what());
+  return 1;
+}
