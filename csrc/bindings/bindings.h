@@ -1,0 +1,18 @@
+// What each file of this folder adds to the Python module poet._C. They convert and nothing else:
+// no decision is taken here. The GIL is released where C++ works for long (solve, simulate, files).
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace poet {
+
+void bindErrors(pybind11::module_& m);    // C++ exceptions -> poet.PoetError and its subclasses
+void bindGraph(pybind11::module_& m);     // Graph, its ops and values, JSON, files
+void bindSchedule(pybind11::module_& m);  // Schedule, its actions, JSON, files
+void bindSolve(pybind11::module_& m);     // DeviceProfile, simulate, solve
+void bindRuntime(pybind11::module_& m);   // the recorder and the executor: live steps
+
+// Notes on a poet.Schedule the graph that it was solved for (its Python attribute `graph`).
+void setGraph(const pybind11::object& schedule, const pybind11::object& graph);
+
+}  // namespace poet

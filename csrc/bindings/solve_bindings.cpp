@@ -1,0 +1,115 @@
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "bindings/conversions.h"
+#include "device/profile.h"
+#include "planner/planner.h"
+#include "schedule/simulator.h"
+
+namespace poet {
+namespace {
+
+// Lets Python's signal handlers and an optional callback end a solve that runs without the GIL.
+// What they raise is kept and raised once the solver has been stopped.
+class StopPoll {
+ public:
+  explicit StopPoll(py::object callback) : callback_(std::move(callback)) {}
+
+  bool operator()() {
+    const py::gil_scoped_acquire acquire;
+    try {
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      return !callback_.is_none() && callback_().cast<bool>();
+    } catch (py::error_already_set& error) {
+      error_.emplace(std::move(error));
+      return true;
+    }
+  }
+
+  void rethrow() {
+    if (error_) throw py::error_already_set(std::move(*error_));
+  }
+
+ private:
+  py::object callback_;
+  std::optional<py::error_already_set> error_;
+};
+
+py::object solveFromPython(const py::object& graph, const DeviceProfile& profile,
+                           int64_t ram_budget_bytes, std::optional<double> runtime_budget_seconds,
+                           const std::string& minimize, double time_limit_seconds, int threads,
+                           const std::string& worker_path, const py::object& should_stop) {
+  const SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
+                             .runtime_budget_seconds = runtime_budget_seconds,
+                             .minimize = objectiveFromString(minimize),
+                             .time_limit_seconds = time_limit_seconds,
+                             .threads = threads};
+  const auto held = graph.cast<std::shared_ptr<Graph>>();
+  StopPoll poll(should_stop);
+  auto schedule = std::make_shared<Schedule>();
+  {
+    const py::gil_scoped_release release;
+    *schedule = solveInWorker(*held, profile, options, worker_path, std::ref(poll));
+  }
+  poll.rethrow();
+  py::object result = py::cast(schedule);
+  setGraph(result, graph);
+  return result;
+}
+
+// As poet._results.Simulation.
+py::object simulateFromPython(const Graph& graph, const Schedule* schedule,
+                              const DeviceProfile& profile) {
+  SimulationResult result;
+  {
+    const py::gil_scoped_release release;
+    result =
+        schedule == nullptr ? simulatePlain(graph, profile) : simulate(graph, *schedule, profile);
+  }
+  return fromPackage("poet._results", "Simulation")(
+      py::arg("peak_bytes") = result.peak_bytes, py::arg("peak_op") = indexOrNone(result.peak_op),
+      py::arg("makespan_seconds") = result.makespan_seconds,
+      py::arg("energy_joules") = result.energy_joules,
+      py::arg("recompute_seconds") = result.recompute_seconds,
+      py::arg("recomputed_ops") = result.recomputed_ops,
+      py::arg("resident_bytes") = py::tuple(py::cast(result.resident_bytes)));
+}
+
+void bindProfile(py::module_& m) {
+  py::class_<DeviceProfile> cls(m, "DeviceProfile",
+                                "A device and its model of time and energy. Read-only.");
+  cls.def_static("by_name", &profileByName, py::arg("name"),
+                 "Raises poet.ArgumentError that names the known ones.")
+      .def_readonly("name", &DeviceProfile::name)
+      .def_readonly("compute_watts", &DeviceProfile::compute_watts)
+      .def_readonly("idle_watts", &DeviceProfile::idle_watts)
+      .def_readonly("memory_watts", &DeviceProfile::memory_watts)
+      .def_readonly("store_watts", &DeviceProfile::store_watts)
+      .def_readonly("replay_factor", &DeviceProfile::replay_factor)
+      .def_readonly("replay_fixed_seconds", &DeviceProfile::replay_fixed_seconds)
+      .def_readonly("generator_state_bytes", &DeviceProfile::generator_state_bytes)
+      .def_readonly("energy_source", &DeviceProfile::energy_source)
+      .def("__repr__", [](const DeviceProfile& p) {
+        return py::str("<poet.DeviceProfile {}>").format(p.name);
+      });
+  makePublic(cls);
+}
+
+}  // namespace
+
+void bindSolve(py::module_& m) {
+  bindProfile(m);
+  m.def("simulate", &simulateFromPython, py::arg("graph"), py::arg("schedule"), py::arg("profile"));
+  m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
+        py::arg("ram_budget_bytes"), py::arg("runtime_budget_seconds"), py::arg("minimize"),
+        py::arg("time_limit_seconds"), py::arg("threads"), py::arg("worker_path"),
+        py::arg("should_stop") = py::none(),
+        "should_stop is called about ten times a second; when it returns true the best plan so far "
+        "is returned.");
+}
+
+}  // namespace poet

@@ -1,0 +1,42 @@
+"""poet: trains a PyTorch model inside a memory budget, at the least energy, with the same bits."""
+
+from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
+from poet._C import DeviceProfile, Graph, Op, Schedule, Value
+from poet._enums import ActionKind, Objective, Phase, Status, ValueKind
+from poet._errors import (
+    ArgumentError,
+    BudgetError,
+    FormatError,
+    PoetError,
+    PoetRuntimeError,
+    ScheduleError,
+)
+from poet._results import Action, Simulation
+from poet._simulate import simulate
+from poet._solve import solve
+
+__version__ = _native.version
+
+__all__ = [
+    "Action",
+    "ActionKind",
+    "ArgumentError",
+    "BudgetError",
+    "DeviceProfile",
+    "FormatError",
+    "Graph",
+    "Objective",
+    "Op",
+    "Phase",
+    "PoetError",
+    "PoetRuntimeError",
+    "Schedule",
+    "ScheduleError",
+    "Simulation",
+    "Status",
+    "Value",
+    "ValueKind",
+    "__version__",
+    "simulate",
+    "solve",
+]

@@ -1,0 +1,37 @@
+"""What poet raises. The outcome of a solve is a `poet.Status`, never one of these."""
+
+
+class PoetError(Exception):
+    """Base of everything that poet raises on purpose."""
+
+    __module__ = "poet"
+
+
+class ArgumentError(PoetError, ValueError):
+    """An argument that makes no sense: says what was expected, what was got and what to do."""
+
+    __module__ = "poet"
+
+
+class FormatError(PoetError, ValueError):
+    """A file or a structure that is damaged or contradicts itself."""
+
+    __module__ = "poet"
+
+
+class ScheduleError(PoetError, ValueError):
+    """A schedule that was made for another graph or cannot be carried out on this one."""
+
+    __module__ = "poet"
+
+
+class PoetRuntimeError(PoetError, RuntimeError):
+    """Something outside failed: a file, a process, the machine, or poet itself."""
+
+    __module__ = "poet"
+
+
+class BudgetError(PoetError, RuntimeError):
+    """A live step cannot be kept inside its budget."""
+
+    __module__ = "poet"

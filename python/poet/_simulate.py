@@ -1,0 +1,44 @@
+"""poet.simulate: what a training step costs, with a schedule or without."""
+
+from __future__ import annotations
+
+import os
+
+from poet import _C
+from poet._errors import ArgumentError
+from poet._results import Simulation
+from poet._solve import as_graph
+
+
+def simulate(
+    graph: _C.Graph | str | os.PathLike[str],
+    schedule: _C.Schedule | None = None,
+    *,
+    platform: str = "host",
+) -> Simulation:
+    """Replays a schedule over a graph, op by op, and adds up what it costs.
+
+    Args:
+        graph: the recorded step, or the path of a file written by `Graph.save`.
+        schedule: what to do between the ops; None, or a schedule without a plan, for plain
+            training.
+        platform: name of the device that the step runs on.
+
+    Returns:
+        Peak (bytes), time (seconds) and energy (joules) of the step.
+
+    Raises:
+        ScheduleError: the schedule belongs to another graph or cannot be carried out; the message
+            names the op and the value.
+        ArgumentError: an argument makes no sense.
+        FormatError: the file named by `graph` holds no graph.
+        PoetRuntimeError: the file cannot be read.
+    """
+    if schedule is not None and not isinstance(schedule, _C.Schedule):
+        raise ArgumentError(
+            f"schedule: expected a poet.Schedule or None; got {type(schedule).__name__}. "
+            "Read a saved one with poet.Schedule.load(path)."
+        )
+    if not isinstance(platform, str):
+        raise ArgumentError(f"platform: expected the name of a device as a str; got {platform!r}.")
+    return _C.simulate(as_graph(graph), schedule, _C.DeviceProfile.by_name(platform))

@@ -1,0 +1,113 @@
+"""A schedule as a table for people."""
+
+from __future__ import annotations
+
+from poet import _C
+from poet._budgets import format_bytes, format_seconds
+from poet._enums import ActionKind, Status
+
+_COLUMNS = ("", "planned", "budget", "plain")
+
+
+def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
+    """What was asked, what came out, and what plain training costs where the graph is known.
+
+    Args:
+        schedule: any schedule, with a plan or without.
+        graph: the graph it was made for; None takes `schedule.graph`.
+
+    Returns:
+        Lines of text.
+
+    Raises:
+        ScheduleError: the schedule was made for another graph.
+    """
+    graph = graph if graph is not None else schedule.graph
+    if graph is not None:
+        schedule.check_against(graph)
+    lines = [_headline(schedule)]
+    if schedule.message:
+        lines.append(f"  {schedule.message}")
+    lines += _table(_rows(schedule, graph))
+    if schedule.has_plan:
+        lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")
+        lines.append(f"  {_actions(schedule)}")
+    if schedule.least_ram_budget is not None:
+        least = f"{format_bytes(schedule.least_ram_budget)} ({schedule.least_ram_budget} bytes)"
+        lines.append(f"  least budget {least}, set by {_op_name(schedule.least_ram_op, graph)}")
+    lines.append(f"  solved in {format_seconds(schedule.solve_seconds)}")
+    return "\n".join(lines)
+
+
+def _headline(schedule: _C.Schedule) -> str:
+    text = f"{schedule.status} schedule of {schedule.num_ops} ops"
+    text += f" (method {schedule.method}, minimize {schedule.objective})"
+    if schedule.status is Status.FEASIBLE and schedule.gap is not None:
+        scope = " over the candidates" if schedule.bound_scope == "candidates" else ""
+        text += f", gap {100 * schedule.gap:.2f} %{scope}"
+    return text
+
+
+def _rows(schedule: _C.Schedule, graph: _C.Graph | None) -> list[tuple[str, str, str, str]]:
+    memory = ["peak memory", "-", "-", "-"]
+    time = ["step time", "-", "-", "-"]
+    energy = ["energy", "-", "-", "-"]
+    plain_peak = graph.plain_peak_bytes() if graph is not None else 0
+    plain_seconds = graph.plain_seconds if graph is not None else 0.0
+    if schedule.has_plan:
+        memory[1] = format_bytes(schedule.peak_bytes) + _share(schedule.peak_bytes, plain_peak)
+        time[1] = format_seconds(schedule.makespan_seconds)
+        time[1] += _share(schedule.makespan_seconds, plain_seconds)
+        energy[1] = f"{schedule.energy_joules:.4g} J"
+    if schedule.ram_budget is not None:
+        memory[2] = format_bytes(schedule.ram_budget)
+    if schedule.runtime_budget_seconds is not None:
+        time[2] = format_seconds(schedule.runtime_budget_seconds)
+    if graph is not None:
+        memory[3] = format_bytes(plain_peak)
+        time[3] = format_seconds(plain_seconds)
+    rows = (memory, time, energy)
+    return [(row[0], row[1], row[2], row[3]) for row in rows if set(row[1:]) != {"-"}]
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> list[str]:
+    """Columns that nobody filled in are left out."""
+    shown = [
+        column
+        for column in range(len(_COLUMNS))
+        if column == 0 or any(row[column] != "-" for row in rows)
+    ]
+    if not rows:
+        return []
+    cells = [_COLUMNS, *rows]
+    widths = {column: max(len(row[column]) for row in cells) for column in shown}
+    return [
+        "  " + "  ".join(row[column].ljust(widths[column]) for column in shown).rstrip()
+        for row in cells
+    ]
+
+
+def _share(value: float, plain: float) -> str:
+    return f" ({100 * value / plain:.1f} % of plain)" if plain else ""
+
+
+def _op_name(op: int | None, graph: _C.Graph | None) -> str:
+    if op is None:
+        return "no op"
+    if graph is None:
+        return f"op {op}"
+    return f"op {op} ({graph.ops[op].name})" if op < len(graph) else "the end of the step"
+
+
+def _actions(schedule: _C.Schedule) -> str:
+    counts = dict.fromkeys(ActionKind, 0)
+    replayed = 0
+    for action in schedule.actions:
+        counts[action.kind] += 1
+        replayed += len(action.ops)
+    text = f"{counts[ActionKind.FREE]} frees, {counts[ActionKind.RECOMPUTE]} recomputes"
+    text += f" ({replayed} ops), {counts[ActionKind.RETAIN]} retains"
+    for kind, noun in ((ActionKind.PAGE_OUT, "page-outs"), (ActionKind.PAGE_IN, "page-ins")):
+        if counts[kind]:
+            text += f", {counts[kind]} {noun}"
+    return text
