@@ -5,6 +5,7 @@
 #include "graph/error.h"
 #include "planner/extract.h"
 #include "planner/greedy.h"
+#include "planner/options.h"
 #include "planner/planner.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
@@ -12,18 +13,6 @@
 namespace poet {
 namespace planner {
 namespace {
-
-void checkOptions(const SolveOptions& options) {
-  POET_CHECK(options.ram_budget_bytes > 0, "ram_budget must be a positive number of bytes, got ",
-             options.ram_budget_bytes);
-  if (options.runtime_budget_seconds) {
-    POET_CHECK(std::isfinite(*options.runtime_budget_seconds) && *options.runtime_budget_seconds > 0,
-               "runtime_budget must be a positive number of seconds, got ", *options.runtime_budget_seconds);
-  }
-  POET_CHECK(std::isfinite(options.time_limit_seconds) && options.time_limit_seconds > 0,
-             "time_limit_s must be a positive number of seconds, got ", options.time_limit_seconds);
-  POET_CHECK(options.threads >= 1, "solve_threads must be at least 1, got ", options.threads);
-}
 
 class Solve {
  public:
@@ -50,7 +39,7 @@ class Solve {
         }
       }
       if (cost < 0) {
-        Schedule none;
+        Schedule none = emptySchedule(graph_, options_);
         none.message = "no plan found";
         return none;
       }
@@ -63,12 +52,7 @@ class Solve {
 
  private:
   Schedule toSchedule(const Problem& problem, const ReplayPlan& plan) {
-    Schedule schedule;
-    schedule.graph_signature = graph_.signature();
-    schedule.num_ops = graph_.numOps();
-    schedule.objective = options_.minimize;
-    schedule.ram_budget_bytes = options_.ram_budget_bytes;
-    schedule.runtime_budget_seconds = options_.runtime_budget_seconds;
+    Schedule schedule = emptySchedule(graph_, options_);
     writeActions(problem, plan, schedule);
     schedule.status = Status::kFeasible;
     finalize(graph_, profile_, schedule);

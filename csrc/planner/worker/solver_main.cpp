@@ -7,6 +7,7 @@
 #include <string>
 
 #include "planner/planner.h"
+#include "planner/worker/worker.h"
 #include "schedule/simulator.h"
 
 namespace {
@@ -53,6 +54,10 @@ Arguments parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  // poet-solver --worker SOCKET PARENT: how solveInWorker starts it.
+  if (argc == 4 && std::strcmp(argv[1], "--worker") == 0) {
+    return poet::planner::workerMain(std::atoi(argv[2]), static_cast<pid_t>(std::atol(argv[3])));
+  }
   const Arguments arguments = parse(argc, argv);
   const poet::Graph graph = poet::Graph::load(arguments.graph);
   const poet::DeviceProfile profile = poet::hostProfile();

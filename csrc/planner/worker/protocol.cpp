@@ -1,0 +1,110 @@
+#include "planner/worker/protocol.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "graph/json_reader.h"
+
+namespace poet::planner {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kMagic = "POET";
+constexpr size_t kLengthBytes = 8;
+constexpr size_t kHeaderBytes = kMagic.size() + 1 + kLengthBytes;
+constexpr uint64_t kLongestPayload = uint64_t{1} << 32;
+
+Json toJson(const DeviceProfile& profile) {
+  return {{"name", profile.name},
+          {"compute_watts", profile.compute_watts},
+          {"idle_watts", profile.idle_watts},
+          {"memory_watts", profile.memory_watts},
+          {"store_watts", profile.store_watts},
+          {"replay_factor", profile.replay_factor},
+          {"replay_fixed_seconds", profile.replay_fixed_seconds},
+          {"generator_state_bytes", profile.generator_state_bytes},
+          {"energy_source", profile.energy_source}};
+}
+
+Json toJson(const SolveOptions& options) {
+  Json json = {{"ram_budget_bytes", options.ram_budget_bytes},
+               {"minimize", toString(options.minimize)},
+               {"time_limit_seconds", options.time_limit_seconds},
+               {"threads", options.threads}};
+  if (options.runtime_budget_seconds) json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
+  return json;
+}
+
+DeviceProfile readProfile(const Json& json) {
+  json::ObjectReader in(json, "request.profile");
+  DeviceProfile profile;
+  profile.name = in.text("name");
+  profile.compute_watts = in.number("compute_watts");
+  profile.idle_watts = in.number("idle_watts");
+  profile.memory_watts = in.number("memory_watts");
+  profile.store_watts = in.number("store_watts");
+  profile.replay_factor = in.number("replay_factor");
+  profile.replay_fixed_seconds = in.number("replay_fixed_seconds");
+  profile.generator_state_bytes = in.integer("generator_state_bytes", 0);
+  profile.energy_source = in.text("energy_source");
+  in.finish();
+  return profile;
+}
+
+SolveOptions readOptions(const Json& json) {
+  json::ObjectReader in(json, "request.options");
+  SolveOptions options;
+  options.ram_budget_bytes = in.integer("ram_budget_bytes", 1);
+  options.minimize = objectiveFromString(in.text("minimize"));
+  options.time_limit_seconds = in.number("time_limit_seconds");
+  options.threads = static_cast<int>(in.integer("threads", 1, 1 << 16));
+  if (in.find("runtime_budget_seconds") != nullptr) options.runtime_budget_seconds = in.number("runtime_budget_seconds");
+  in.finish();
+  return options;
+}
+
+}  // namespace
+
+std::string encodeFrame(FrameKind kind, std::string_view payload) {
+  std::string frame(kMagic);
+  frame.push_back(static_cast<char>(kind));
+  for (size_t i = 0; i < kLengthBytes; ++i) frame.push_back(static_cast<char>((payload.size() >> (8 * i)) & 0xff));
+  frame.append(payload);
+  return frame;
+}
+
+std::optional<Frame> FrameReader::next() {
+  const size_t compared = std::min(buffer_.size(), kMagic.size());
+  POET_CHECK_AS(FormatError, buffer_.compare(0, compared, kMagic.substr(0, compared)) == 0,
+                "solver stream: these bytes are no frame");
+  if (buffer_.size() < kHeaderBytes) return std::nullopt;
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length |= static_cast<uint64_t>(static_cast<unsigned char>(buffer_[kMagic.size() + 1 + i])) << (8 * i);
+  }
+  POET_CHECK_AS(FormatError, length <= kLongestPayload, "solver stream: a frame of ", length, " bytes");
+  if (buffer_.size() - kHeaderBytes < length) return std::nullopt;
+  Frame frame{.kind = static_cast<FrameKind>(buffer_[kMagic.size()]), .payload = buffer_.substr(kHeaderBytes, length)};
+  buffer_.erase(0, kHeaderBytes + length);
+  return frame;
+}
+
+// The graph goes as its own document, in a string: one reader, one set of checks.
+std::string encodeRequest(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options) {
+  const Json json = {{"graph", graph.toJson()}, {"profile", toJson(profile)}, {"options", toJson(options)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Request decodeRequest(std::string_view text) {
+  const Json json = json::parse(text, "request");
+  json::ObjectReader in(json, "request");
+  Request request{.graph = Graph::fromJson(in.text("graph")),
+                  .profile = readProfile(in.require("profile")),
+                  .options = readOptions(in.require("options"))};
+  in.finish();
+  return request;
+}
+
+}  // namespace poet::planner
