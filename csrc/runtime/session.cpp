@@ -193,13 +193,15 @@ void Session::loseTrack(std::string why) {
 }
 
 void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (mode_ != Mode::kFollow) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (mode_ == Mode::kFollow) executor_.touch(argumentsOf(op, *stack), op.schema().arguments().size());
 }
 
 void Session::touch(const at::Tensor& t) {
+  if (mode_ != Mode::kFollow || !isManaged(t)) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (mode_ == Mode::kFollow && isManaged(t)) executor_.touchStorage(t.storage().unsafeGetStorageImpl());
+  if (mode_ == Mode::kFollow) executor_.touchStorage(t.storage().unsafeGetStorageImpl());
 }
 
 // ------------------------------------------------------------------------------------------------ the rest

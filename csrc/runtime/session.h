@@ -1,6 +1,7 @@
 // Session: the live side of one wrapped training step, call after call.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -81,7 +82,7 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void closeStep();
 
   std::mutex mutex_;
-  Mode mode_ = Mode::kIdle;
+  std::atomic<Mode> mode_ = Mode::kIdle;  // atomic: what a kernel calls back asks it without the lock
   VariantSet variants_;
   int current_ = -1;  // variant that is being followed
   std::unique_ptr<Recorder> recorder_;

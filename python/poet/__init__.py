@@ -6,7 +6,9 @@ from poet._enums import ActionKind, Objective, Phase, Status, ValueKind
 from poet._errors import (
     ArgumentError,
     BudgetError,
+    BudgetWarning,
     FormatError,
+    NotBuiltError,
     PoetError,
     PoetRuntimeError,
     ScheduleError,
@@ -14,6 +16,8 @@ from poet._errors import (
 from poet._results import Action, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
+from poet._trace import trace
+from poet._wrap import StepStats, WrappedStep, wrap
 
 __version__ = _native.version
 
@@ -22,9 +26,11 @@ __all__ = [
     "ActionKind",
     "ArgumentError",
     "BudgetError",
+    "BudgetWarning",
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "NotBuiltError",
     "Objective",
     "Op",
     "Phase",
@@ -34,9 +40,13 @@ __all__ = [
     "ScheduleError",
     "Simulation",
     "Status",
+    "StepStats",
     "Value",
     "ValueKind",
+    "WrappedStep",
     "__version__",
     "simulate",
     "solve",
+    "trace",
+    "wrap",
 ]

@@ -35,3 +35,15 @@ class BudgetError(PoetError, RuntimeError):
     """A live step cannot be kept inside its budget."""
 
     __module__ = "poet"
+
+
+class NotBuiltError(PoetError, NotImplementedError):
+    """An option that does not exist yet was asked for."""
+
+    __module__ = "poet"
+
+
+class BudgetWarning(UserWarning):
+    """Training goes on outside its budget, because there is no plan within it."""
+
+    __module__ = "poet"

@@ -1,0 +1,107 @@
+// Session: the recorder and the executor behind poet.trace and poet.wrap.
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bindings/bindings.h"
+#include "bindings/conversions.h"
+#include "graph/error.h"
+#include "runtime/session.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+// Known storages from any iterable of tensors; what poet does not manage is left out.
+void addKnown(const py::handle& tensors, bool are_inputs, std::vector<KnownStorage>& known) {
+  for (const py::handle& item : tensors) {
+    if (!THPVariable_Check(item.ptr())) continue;
+    const at::Tensor& t = THPVariable_Unpack(item.ptr());
+    if (!t.defined() || !isManaged(t)) continue;
+    known.push_back({t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), are_inputs});
+  }
+}
+
+py::dict reportToDict(const StepReport& report) {
+  static constexpr const char* kModes[] = {"traced", "followed", "departed", "failed"};
+  py::dict result;
+  result["mode"] = kModes[static_cast<size_t>(report.mode)];
+  result["variant"] = report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
+  result["newly_stable"] = report.newly_stable;
+  result["num_ops"] = report.num_ops;
+  return result;
+}
+
+py::dict countersToDict(Session& session) {
+  const SessionCounters steps = session.counters();
+  const ExecutorCounters ops = session.executorCounters();
+  py::dict result;
+  result["steps"] = steps.steps;
+  result["traced_steps"] = steps.traced_steps;
+  result["followed_steps"] = steps.followed_steps;
+  result["departures"] = steps.departures;
+  result["failed_steps"] = steps.failed_steps;
+  result["planned_recomputes"] = ops.planned_recomputes;
+  result["unplanned_recomputes"] = ops.unplanned_recomputes;
+  result["replayed_ops"] = ops.replayed_ops;
+  result["evictions"] = ops.evictions;
+  result["plan_switches"] = ops.switches;
+  result["replay_seconds"] = ops.replay_seconds;
+  result["variants"] = session.numVariants();
+  result["last_departure"] = session.lastDeparture();
+  return result;
+}
+
+void beginStep(Session& session, const py::object& inputs, const py::object& existing) {
+  std::vector<KnownStorage> known;
+  addKnown(inputs, true, known);  // first: the same storage may be among `existing`
+  addKnown(existing, false, known);
+  session.beginStep(std::move(known));
+}
+
+}  // namespace
+
+void bindRuntime(py::module_& m) {
+  registerListener();  // fails the import, clearly, where the dispatch key is taken or stands elsewhere
+
+  py::class_<Session, std::shared_ptr<Session>>(m, "Session")
+      .def(py::init(&Session::create), py::arg("verify"))
+      .def("next_step_is_traced", &Session::nextStepIsTraced)
+      .def("begin_step", &beginStep, py::arg("inputs"), py::arg("existing"))
+      .def(
+          "end_step",
+          [](Session& session, bool failed) {
+            StepReport report;
+            {
+              const py::gil_scoped_release release;
+              report = session.endStep(failed);
+            }
+            return reportToDict(report);
+          },
+          py::arg("failed"))
+      .def("enter_optimizer", &Session::enterOptimizer)
+      .def("leave_optimizer", &Session::leaveOptimizer)
+      .def(
+          "touch",
+          [](Session& session, const py::handle& tensor) {
+            if (!THPVariable_Check(tensor.ptr())) return;
+            const at::Tensor t = THPVariable_Unpack(tensor.ptr());
+            const py::gil_scoped_release release;
+            session.touch(t);
+          },
+          py::arg("tensor"))
+      .def("graph_of",
+           [](Session& session, int variant) { return std::const_pointer_cast<Graph>(session.graphOf(variant)); },
+           py::arg("variant"))
+      .def(
+          "set_plan",
+          [](Session& session, int variant, const Schedule& schedule, const DeviceProfile& profile) {
+            session.setPlan(variant, std::make_shared<const Schedule>(schedule), profile);
+          },
+          py::arg("variant"), py::arg("schedule"), py::arg("profile"))
+      .def("set_unplannable", &Session::setUnplannable, py::arg("variant"))
+      .def("counters", &countersToDict);
+  m.def("is_listening", &isListening);
+  m.def("live_bytes", &AllocatorTap::liveBytes);
+  m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });
+}
+
+}  // namespace poet

@@ -1,0 +1,194 @@
+"""What a live step needs of Python: existing tensors, optimizer hooks, the raw doors to memory."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from poet import _C
+from poet._errors import ArgumentError
+
+
+class StepTypeError(ArgumentError, TypeError):
+    """A step that cannot be called."""
+
+    __module__ = "poet"
+
+
+def check_step(step: object) -> Callable[..., Any]:
+    """The step itself, if it can be called.
+
+    Raises:
+        ArgumentError: it cannot (the error is a TypeError as well).
+    """
+    if callable(step):
+        return step
+    raise StepTypeError(
+        "step: expected a function (or another callable) that runs one training step; got "
+        f"{type(step).__name__}. Put forward, backward and the optimizer's step in a function and pass that."
+    )
+
+
+def verify_wanted() -> bool:
+    """Whether the environment asks for the debug mode (POET_VERIFY=1)."""
+    return os.environ.get("POET_VERIFY", "0") not in ("", "0")
+
+
+def no_ops_error(step: object) -> ArgumentError:
+    """The error for a step in which PyTorch ran nothing on the CPU."""
+    name = getattr(step, "__qualname__", type(step).__name__)
+    return ArgumentError(
+        f"step: expected a training step that runs PyTorch operators on CPU tensors; {name} ran none "
+        "that poet could record on this thread. Check that the step trains a model, and that the "
+        "model is on the CPU."
+    )
+
+
+def existing_tensors() -> list[torch.Tensor]:
+    """Every tensor that Python holds, and the gradients that hang on them."""
+    found: list[torch.Tensor] = []
+    with torch._C.DisableTorchFunctionSubclass():
+        for thing in gc.get_objects():
+            if not issubclass(type(thing), torch.Tensor):
+                continue
+            found.append(thing)
+            if thing.is_leaf and thing.grad is not None:
+                found.append(thing.grad)
+    return found
+
+
+def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
+    """The tensors in (nested) arguments of a step."""
+    if isinstance(things, torch.Tensor):
+        return [things]
+    if depth == 0:
+        return []
+    if isinstance(things, dict):
+        return [t for value in things.values() for t in tensors_in(value, depth - 1)]
+    if isinstance(things, list | tuple | set | frozenset):
+        return [t for value in things for t in tensors_in(value, depth - 1)]
+    return []
+
+
+@contextmanager
+def optimizer_phases(session: _C.Session) -> Iterator[None]:
+    """Tells the session when an optimizer's step begins and ends."""
+
+    def enter(*_: object) -> None:
+        session.enter_optimizer()
+
+    def leave(*_: object) -> None:
+        session.leave_optimizer()
+
+    before = register_optimizer_step_pre_hook(enter)
+    after = register_optimizer_step_post_hook(leave)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+# Methods of torch.Tensor that hand out its memory, or read it, without going through an operator.
+_RAW_DOORS = (
+    "numpy",
+    "tolist",
+    "data_ptr",
+    "const_data_ptr",
+    "mutable_data_ptr",
+    "__dlpack__",
+    "untyped_storage",
+    "_typed_storage",
+    "storage",
+    "share_memory_",
+)
+
+
+class _RawDoors:
+    """Makes the raw doors bring a value back first, while any step follows a plan.
+
+    Thread-safe. Outside such steps the methods of torch.Tensor are PyTorch's own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: list[_C.Session] = []
+        self._own: dict[str, object] = {}
+
+    def open(self, session: _C.Session) -> None:
+        with self._lock:
+            self._sessions = [*self._sessions, session]
+            if len(self._sessions) == 1:
+                self._install()
+
+    def close(self, session: _C.Session) -> None:
+        with self._lock:
+            sessions = list(self._sessions)
+            sessions.remove(session)
+            self._sessions = sessions
+            if not sessions:
+                self._uninstall()
+
+    def _install(self) -> None:
+        for name in _RAW_DOORS:
+            method = getattr(torch.Tensor, name, None)
+            if method is None:
+                continue
+            if name in torch.Tensor.__dict__:
+                self._own[name] = torch.Tensor.__dict__[name]
+            setattr(torch.Tensor, name, self._watched(method))
+
+    def _uninstall(self) -> None:
+        for name in _RAW_DOORS:
+            if name in self._own:
+                setattr(torch.Tensor, name, self._own.pop(name))
+            elif name in torch.Tensor.__dict__:
+                delattr(torch.Tensor, name)
+
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+            for session in self._sessions:
+                session.touch(tensor)
+            return method(tensor, *args, **kwargs)
+
+        return watched
+
+
+raw_doors = _RawDoors()
+
+
+def run_step(
+    session: _C.Session, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Runs one step under the session; returns its result and the session's report.
+
+    Whatever the step raises comes out unchanged, after everything that was away is back.
+    """
+    traced = session.next_step_is_traced()
+    existing = existing_tensors() if traced else []
+    with optimizer_phases(session):
+        session.begin_step(tensors_in((args, kwargs)), existing)
+        del existing
+        if not traced:
+            raw_doors.open(session)
+        failed = True
+        try:
+            result = step(*args, **kwargs)
+            failed = False
+        finally:
+            if not traced:
+                raw_doors.close(session)
+            report = session.end_step(failed)
+    return result, report

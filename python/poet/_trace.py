@@ -1,0 +1,50 @@
+"""poet.trace: a live training step -> Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from poet import _C
+from poet._errors import PoetRuntimeError
+from poet._live import check_step, no_ops_error, run_step, verify_wanted
+
+_MOST_CALLS = 10
+
+
+def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
+    """Records a training step below autograd.
+
+    Calls `step` until two calls in a row ran the same operators on the same shapes (an optimizer
+    creates its state in the first call) and returns what they ran: the least seconds and the
+    greatest workspace of both for each operator. It trains whatever the step trains.
+
+    Args:
+        step: runs one training step: forward, backward, and the optimizer's step where there is one.
+        *args: passed to every call.
+        **kwargs: likewise.
+
+    Returns:
+        The graph of the step: `ops` in the order in which they ran, `values` one a storage.
+
+    Raises:
+        ArgumentError: `step` cannot be called, or runs no PyTorch operator.
+        PoetRuntimeError: no two calls in a row were alike.
+
+    Whatever `step` raises comes out unchanged.
+    """
+    call = check_step(step)
+    session = _C.Session(verify=verify_wanted())
+    last: int | None = None
+    for _ in range(_MOST_CALLS):
+        _, report = run_step(session, call, args, kwargs)
+        if report["num_ops"] == 0:
+            raise no_ops_error(step)
+        if report["variant"] == last:
+            return session.graph_of(last)
+        last = report["variant"]
+    raise PoetRuntimeError(
+        f"step: expected two calls in a row that run the same operators on the same shapes; {_MOST_CALLS} "
+        "calls were all different from the one before. Trace a step without data-dependent "
+        "branches or shapes, or pass it one fixed batch."
+    )
