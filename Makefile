@@ -9,7 +9,7 @@ TORCH_INDEX_ARGS ?=
 TORCH ?= torch==2.13.0
 # Steps of each of the demo's three runs.
 STEPS ?= 120
-# Words for benchmarks/bench.py, e.g. BENCH_ARGS="--only resnet18_slack_050_time".
+# Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 # TIDY=1 adds clang-tidy to `make lint`, where it is installed.
@@ -32,7 +32,7 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-asan test-python verify lint format stubs bench report nightly clean
+.PHONY: help setup build demo test test-cpp test-asan test-python verify lint format bench report nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,9 +121,6 @@ lint: build  ## ruff, mypy --strict, clang-format
 
 format: build  ## rewrite the sources as ruff and clang-format want them
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . ; $(BIN)/clang-format -i $(CPP_FILES)
-
-stubs: build  ## write python/poet/_C.pyi from the built module
-	@$(BIN)/python tools/make_stubs.py
 
 bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broken one
 	$(SAY) "bounds"
