@@ -9,9 +9,9 @@
 
 namespace poet {
 
-// Powers in watts. Energy of a step = compute_watts * busy seconds + (idle_watts + memory_watts) *
-// makespan
-// (+ store_watts while a store is in use; no store before paging exists).
+// Powers in watts. Energy of a step = compute_watts * busy seconds
+//   + (idle_watts + memory_watts) * makespan
+//   (+ store_watts while a store is in use; no store before paging exists).
 struct POET_API DeviceProfile {
   std::string name;
   double compute_watts = 0;

@@ -35,7 +35,7 @@ class RecipeBuilder {
     if (!mayBeReplayed()) return std::nullopt;
     collectInputs();
     sumUp();
-    recipe_.valid_until = firstLaterWrite();
+    recipe_.valid_until = recipe_.unchanged_until = firstLaterWrite();
     return std::move(recipe_);
   }
 
@@ -187,7 +187,8 @@ std::vector<int> RecipeSet::feeders(int r) {
     const int other = recipeOf(v);
     if (other < 0) continue;
     const Recipe& feeder = recipes_[static_cast<size_t>(other)];
-    const bool meet = feeder.lastOp() < recipe.valid_until && recipe.lastOp() < feeder.valid_until;
+    const bool meet =
+        feeder.lastOp() < recipe.unchanged_until && recipe.lastOp() < feeder.unchanged_until;
     if (meet) result.push_back(other);
   }
   return result;

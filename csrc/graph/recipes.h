@@ -38,6 +38,9 @@ struct Recipe {
   double seconds = 0;            // sum of recorded seconds over ops
   bool random = false;           // any op draws from a generator
   OpId valid_until;              // may run at position "before op k" for last_op < k <= valid_until
+  // First later write to an input: as valid_until, but not bounded by deaths of inputs (whoever
+  // keeps them alive may replay until then).
+  OpId unchanged_until;
 
   OpId producer() const { return ops.front(); }
   OpId lastOp() const { return ops.back(); }

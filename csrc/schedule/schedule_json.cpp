@@ -74,9 +74,22 @@ std::string headToJson(const Schedule& schedule) {
   return out.take();
 }
 
+// What is wrong with the ops of a recompute, or nothing.
+std::string problemWith(const std::vector<OpId>& ops) {
+  if (ops.empty()) return "expected at least one op";
+  for (size_t i = 1; i < ops.size(); ++i) {
+    if (ops[i - 1] < ops[i]) continue;
+    return detail::message("expected ascending ops, got ", ops[i - 1].index, " before ",
+                           ops[i].index);
+  }
+  return {};
+}
+
 OrderedJson toJson(const Schedule& schedule, const Action& action, int64_t at, const char* when) {
   OrderedJson object = {{"at", at}, {"when", when}, {"do", toString(action.kind)}};
   if (action.kind != ActionKind::kRecompute) {
+    POET_CHECK_AS(ScheduleError, action.arg >= 0, "schedule: ", when, "[", at,
+                  "]: ", toString(action.kind), ": expected a value index, got ", action.arg);
     object["value"] = action.arg;
     return object;
   }
@@ -84,8 +97,14 @@ OrderedJson toJson(const Schedule& schedule, const Action& action, int64_t at, c
                 action.arg >= 0 && static_cast<size_t>(action.arg) < schedule.recipes.size(),
                 "schedule: ", when, "[", at, "]: recompute: expected a recipe index in [0, ",
                 schedule.recipes.size(), "), got ", action.arg);
-  auto& ops = object["ops"] = OrderedJson::array();
-  for (OpId op : schedule.recipes[static_cast<size_t>(action.arg)]) ops.push_back(op.index);
+  const auto& ops = schedule.recipes[static_cast<size_t>(action.arg)];
+  const std::string problem = problemWith(ops);
+  POET_CHECK_AS(ScheduleError, problem.empty(), "schedule: recipes[", action.arg, "]: ", problem);
+  POET_CHECK_AS(ScheduleError, ops.front().valid() && ops.back().index < schedule.num_ops,
+                "schedule: recipes[", action.arg, "]: expected op indices in [0, ",
+                schedule.num_ops, ")");
+  auto& list = object["ops"] = OrderedJson::array();
+  for (OpId op : ops) list.push_back(op.index);
   return object;
 }
 
@@ -159,11 +178,8 @@ class PlanReader {
   int32_t recipe(ObjectReader& in) {
     in.require("ops");
     const auto ops = in.ids<OpId>("ops", schedule_.num_ops);
-    POET_CHECK_AS(FormatError, !ops.empty(), in.path("ops"), ": expected at least one op");
-    for (size_t i = 1; i < ops.size(); ++i) {
-      POET_CHECK_AS(FormatError, ops[i - 1] < ops[i], in.path("ops"),
-                    ": expected ascending ops, got ", ops[i - 1].index, " before ", ops[i].index);
-    }
+    const std::string problem = problemWith(ops);
+    POET_CHECK_AS(FormatError, problem.empty(), in.path("ops"), ": ", problem);
     const auto [entry, is_new] =
         known_.try_emplace(ops, static_cast<int32_t>(schedule_.recipes.size()));
     if (is_new) schedule_.recipes.push_back(ops);

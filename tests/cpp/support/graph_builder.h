@@ -8,7 +8,8 @@
 //   g.outlives(loss);
 //   const Graph graph = g.build();
 //
-// A value dies after the last op that shows it unless it is told otherwise; inputs outlive the step.
+// A value dies after the last op that shows it unless it is told otherwise; inputs outlive the
+// step.
 #pragma once
 
 #include <algorithm>

@@ -11,7 +11,8 @@ namespace {
 
 class RandomGraph {
  public:
-  RandomGraph(uint64_t seed, const RandomGraphOptions& options) : random_(seed), options_(options) {}
+  RandomGraph(uint64_t seed, const RandomGraphOptions& options)
+      : random_(seed), options_(options) {}
 
   Graph build() {
     makeInputs();
@@ -31,8 +32,10 @@ class RandomGraph {
   void makeInputs() {
     builder_.base(bytes());
     batch_ = builder_.input(bytes());
-    for (int i = 0; i < options_.parameters; ++i) parameters_.push_back(builder_.parameter(bytes()));
-    statistics_ = {builder_.input(bytes(), ValueKind::kBuffer), builder_.input(bytes(), ValueKind::kBuffer)};
+    for (int i = 0; i < options_.parameters; ++i)
+      parameters_.push_back(builder_.parameter(bytes()));
+    statistics_ = {builder_.input(bytes(), ValueKind::kBuffer),
+                   builder_.input(bytes(), ValueKind::kBuffer)};
     current_ = batch_;
   }
 
@@ -49,7 +52,8 @@ class RandomGraph {
     if (!made_.empty() && random_.chance(options_.in_place)) {
       writeInto(random_.pick(made_));
     } else if (random_.chance(options_.shape_only)) {
-      const ValueId fresh = begin("empty_like", Phase::kForward).reads({current_}).shapeOnly().makes(bytes());
+      const ValueId fresh =
+          begin("empty_like", Phase::kForward).reads({current_}).shapeOnly().makes(bytes());
       remember(fresh, {});
       writeInto(fresh);
       current_ = fresh;
@@ -73,7 +77,8 @@ class RandomGraph {
     const ValueId out = op.makes(bytes());
     remember(out, inputs);
     if (random_.chance(options_.multi_output)) {
-      for (int64_t more = random_.between(1, 2); more > 0; --more) remember(op.makes(bytes()), inputs);
+      for (int64_t more = random_.between(1, 2); more > 0; --more)
+        remember(op.makes(bytes()), inputs);
     }
     current_ = out;
   }
@@ -90,7 +95,8 @@ class RandomGraph {
     steps_.push_back({v, std::move(inputs)});
   }
 
-  // One op a forward value, in reverse, that reads the gradient so far and some of what the forward op read or made.
+  // One op a forward value, in reverse, that reads the gradient so far and some of what the forward
+  // op read or made.
   void addBackward() {
     ValueId gradient = begin("loss_backward", Phase::kBackward).reads({current_}).makes(bytes());
     for (size_t i = steps_.size(); i-- > 0;) {
@@ -150,15 +156,18 @@ class RandomGraph {
 
 RandomGraphOptions RandomGraphOptions::simple() {
   RandomGraphOptions options;
-  for (double* p : {&options.multi_output, &options.in_place, &options.view, &options.workspace, &options.random,
-                    &options.statistics, &options.shape_only, &options.raw_read, &options.not_replayable,
-                    &options.not_evictable, &options.outlives, &options.held_longer, &options.zero_bytes}) {
+  for (double* p : {&options.multi_output, &options.in_place, &options.view, &options.workspace,
+                    &options.random, &options.statistics, &options.shape_only, &options.raw_read,
+                    &options.not_replayable, &options.not_evictable, &options.outlives,
+                    &options.held_longer, &options.zero_bytes}) {
     *p = 0;
   }
   options.optimizer = false;
   return options;
 }
 
-Graph randomGraph(uint64_t seed, const RandomGraphOptions& options) { return RandomGraph(seed, options).build(); }
+Graph randomGraph(uint64_t seed, const RandomGraphOptions& options) {
+  return RandomGraph(seed, options).build();
+}
 
 }  // namespace poet::testing

@@ -1,5 +1,6 @@
-// Random training steps: a forward part, then a backward part that reads what the forward part saved, then writes into
-// parameters. The same seed and options give the same graph on every machine.
+// Random training steps: a forward part, then a backward part that reads what the forward part
+// saved, then writes into parameters. The same seed and options give the same graph on every
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@ namespace poet::testing {
 struct RandomGraphOptions {
   int forward_ops = 6;
   bool backward = true;
-  bool optimizer = true;     // in-place writes into parameters at the end
+  bool optimizer = true;  // in-place writes into parameters at the end
   int parameters = 2;
   int64_t largest_bytes = 64;
   double longest_seconds = 1;
   double multi_output = 0.25;
-  double in_place = 0.2;     // an op writes into an earlier value of the step instead of making one
-  double view = 0.15;        // a view of an earlier value follows
+  double in_place = 0.2;  // an op writes into an earlier value of the step instead of making one
+  double view = 0.15;     // a view of an earlier value follows
   double workspace = 0.3;
   double random = 0.15;
   double statistics = 0.1;   // the op updates running statistics
@@ -29,7 +30,7 @@ struct RandomGraphOptions {
   double outlives = 0.1;     // a value lives on after the step
   double held_longer = 0.2;  // plain training drops a value only some ops after its last use
   double zero_bytes = 0.03;
-  double skip = 0.5;         // a further input from any distance
+  double skip = 0.5;  // a further input from any distance
 
   // Nothing but ops with one output and no side effects: the simplest problem.
   static RandomGraphOptions simple();
