@@ -11,12 +11,12 @@ namespace poet {
 namespace {
 
 // Known storages from any iterable of tensors; what poet does not manage is left out.
-void addKnown(const py::handle& tensors, bool are_inputs, std::vector<KnownStorage>& known) {
+void addKnown(const py::handle& tensors, ValueKind kind, std::vector<KnownStorage>& known) {
   for (const py::handle& item : tensors) {
     if (!THPVariable_Check(item.ptr())) continue;
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
     if (!t.defined() || !isManaged(t)) continue;
-    known.push_back({t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), are_inputs});
+    known.push_back({t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind});
   }
 }
 
@@ -45,15 +45,17 @@ py::dict countersToDict(Session& session) {
   result["evictions"] = ops.evictions;
   result["plan_switches"] = ops.switches;
   result["replay_seconds"] = ops.replay_seconds;
+  result["first_unplanned"] = ops.first_unplanned;
   result["variants"] = session.numVariants();
   result["last_departure"] = session.lastDeparture();
   return result;
 }
 
-void beginStep(Session& session, const py::object& inputs, const py::object& existing) {
+void beginStep(Session& session, const py::object& inputs, const py::object& gradients, const py::object& existing) {
   std::vector<KnownStorage> known;
-  addKnown(inputs, true, known);  // first: the same storage may be among `existing`
-  addKnown(existing, false, known);
+  addKnown(inputs, ValueKind::kInput, known);  // the same storage may be in several: the first counts
+  addKnown(gradients, ValueKind::kGradient, known);
+  addKnown(existing, ValueKind::kBuffer, known);
   session.beginStep(std::move(known));
 }
 
@@ -65,7 +67,7 @@ void bindRuntime(py::module_& m) {
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))
       .def("next_step_is_traced", &Session::nextStepIsTraced)
-      .def("begin_step", &beginStep, py::arg("inputs"), py::arg("existing"))
+      .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"))
       .def(
           "end_step",
           [](Session& session, bool failed) {

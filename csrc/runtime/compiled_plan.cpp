@@ -95,16 +95,17 @@ void CompiledPlan::findRecoverability() {
   roots_.resize(g.values().size());
   std::vector<OpId> until(recipes_.recipes().size());
   std::vector<std::vector<ValueId>> roots(recipes_.recipes().size());
-  // An input without producer or recipe needs nothing more; one with a recipe has an earlier or a later producer (an
-  // in-place op may read what was made after the chain's first op), so iterate to the fixed point.
-  for (size_t r = 0; r < until.size(); ++r) until[r] = recipes_.recipes()[r].valid_until;
+  // An in-place op may read what was made after the chain's first op, so there is no one order: iterate to the fixed
+  // point. Deaths do not bound it: roots are held.
+  for (size_t r = 0; r < until.size(); ++r) until[r] = recipes_.recipes()[r].unchanged_until;
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t r = 0; r < until.size(); ++r) {
       for (ValueId input : recipes_.recipes()[r].inputs) {
         const int from = recipes_.recipeOf(input);
         std::vector<ValueId> more;
-        if (from >= 0) {
+        // An input that cannot be recomputed any more once this recipe can is as good as one without a recipe.
+        if (from >= 0 && until[static_cast<size_t>(from)] > recipes_.recipes()[r].lastOp()) {
           if (until[static_cast<size_t>(from)] < until[r]) {
             until[r] = until[static_cast<size_t>(from)];
             changed = true;

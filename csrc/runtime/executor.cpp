@@ -232,6 +232,10 @@ void Executor::bringBack(ValueId v) {
   }
   replay(r);
   ++counters_.unplanned_recomputes;
+  if (counters_.first_unplanned.empty()) {
+    counters_.first_unplanned = detail::message("value ", v.index, " (made by op ", r.producer().index, ", ",
+                                                plan_->graph().op(r.producer()).name, ") before ", describe(k_));
+  }
 }
 
 void Executor::bringBackUnplanned(ValueId v) {

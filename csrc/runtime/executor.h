@@ -19,6 +19,7 @@ struct ExecutorCounters {
   int64_t evictions = 0;
   int64_t switches = 0;  // of plans within a step
   double replay_seconds = 0;
+  std::string first_unplanned;  // what needed the first unplanned recompute; empty: nothing did
 };
 
 // One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see Session.

@@ -119,7 +119,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   const ValueId id(static_cast<int64_t>(values_.size()));
   if (const auto known = known_at_.find(storage); known != known_at_.end()) {
     known_[known->second].touched = true;
-    if (known_[known->second].storage.is_input) inputs_.insert(id.index);
+    if (known_[known->second].storage.kind == ValueKind::kInput) inputs_.insert(id.index);
+    if (known_[known->second].storage.kind == ValueKind::kGradient) gradients_.insert(id.index);
     known_at_.erase(known);
   }
   if (!producer.valid() && optimizer_depth_ > 0) optimizer_only_.insert(id.index);
@@ -300,7 +301,7 @@ int64_t Recorder::addUntouched() {
       continue;
     }
     Value value;
-    value.kind = ValueKind::kBuffer;
+    value.kind = known.storage.kind;
     value.bytes = known.storage.bytes;
     value.death = known.death;
     value.evictable = false;

@@ -19,7 +19,7 @@ namespace poet {
 struct KnownStorage {
   WeakStorage storage;
   int64_t bytes = 0;
-  bool is_input = false;  // an argument of the step
+  ValueKind kind = ValueKind::kBuffer;  // kInput for arguments of the step, kGradient for gradients
 };
 
 // One recorder a step. Not thread-safe: the session serializes.

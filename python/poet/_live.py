@@ -55,17 +55,18 @@ def no_ops_error(step: object) -> ArgumentError:
     )
 
 
-def existing_tensors() -> list[torch.Tensor]:
-    """Every tensor that Python holds, and the gradients that hang on them."""
+def existing_tensors() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Every tensor that Python holds, and apart from them the gradients that hang on them."""
     found: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
     with torch._C.DisableTorchFunctionSubclass():
         for thing in gc.get_objects():
             if not issubclass(type(thing), torch.Tensor):
                 continue
             found.append(thing)
             if thing.is_leaf and thing.grad is not None:
-                found.append(thing.grad)
-    return found
+                gradients.append(thing.grad)
+    return found, gradients
 
 
 def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
@@ -177,10 +178,10 @@ def run_step(
     Whatever the step raises comes out unchanged, after everything that was away is back.
     """
     traced = session.next_step_is_traced()
-    existing = existing_tensors() if traced else []
+    existing, gradients = existing_tensors() if traced else ([], [])
     with optimizer_phases(session):
-        session.begin_step(tensors_in((args, kwargs)), existing)
-        del existing
+        session.begin_step(tensors_in((args, kwargs)), gradients, existing)
+        del existing, gradients
         if not traced:
             raw_doors.open(session)
         failed = True

@@ -13,7 +13,7 @@ except ImportError as error:
     raise ImportError(
         f"poet's native module does not load beside torch {torch.__version__}: {error}. It was "
         "built for another torch or not at all: build it for this one "
-        "(`pip install --no-build-isolation --force-reinstall --no-deps -e .` in poet's repository)."
+        "(`pip install --no-build-isolation --force-reinstall --no-deps -e .`)."
     ) from error
 
 _version_check.check(_C.built_for_torch, torch.__version__)

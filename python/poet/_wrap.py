@@ -50,6 +50,7 @@ class StepStats:
         planning: a plan is being solved for in the background.
         planned_recomputes: times that a value was recomputed because the plan says so.
         unplanned_recomputes: times that a value was recomputed because something touched it.
+        first_unplanned: what needed the first of them; "" when nothing did.
         replayed_ops: operators that were run again.
         replay_seconds: time that they took.
         evictions: times that a value's memory was released before its end.
@@ -68,6 +69,7 @@ class StepStats:
     planning: bool
     planned_recomputes: int
     unplanned_recomputes: int
+    first_unplanned: str
     replayed_ops: int
     replay_seconds: float
     evictions: int
