@@ -49,15 +49,13 @@ class Simulation {
     int32_t chain_writes = 0;  // writes to it so far in the recompute that runs now
   };
 
-  // ---- the four things that happen
-  // ------------------------------------------------------------------------------
+  // ---- the four things that happen ------------------------------------------------------------
   void start();
   void runFirst(OpId op);
   void letDie(OpId op);
   void finish();
 
-  // ---- actions
-  // --------------------------------------------------------------------------------------------------
+  // ---- actions --------------------------------------------------------------------------------
   void perform(const std::vector<std::vector<Action>>& lists, const Position& at);
   void perform(const Action& action, const Position& at);
   void freeValue(ValueId v, const Position& at);
@@ -68,8 +66,7 @@ class Simulation {
   void replayOp(OpId op, OpId first, const Position& at);
   void bringBack(OpId first, const Position& at);
 
-  // ---- bookkeeping
-  // ----------------------------------------------------------------------------------------------
+  // ---- bookkeeping ----------------------------------------------------------------------------
   State& state(ValueId v) { return states_[static_cast<size_t>(v.index)]; }
   const State& state(ValueId v) const { return states_[static_cast<size_t>(v.index)]; }
   void enter(ValueId v);
@@ -78,8 +75,7 @@ class Simulation {
   int64_t countBytes(int64_t extra, int64_t workspace, OpId op);
   std::vector<char> opsInRecomputes() const;
 
-  // ---- messages
-  // -------------------------------------------------------------------------------------------------
+  // ---- messages -------------------------------------------------------------------------------
   std::string name(OpId op) const;
   std::string where(const Position& at) const;
   std::string whyAbsent(ValueId v) const;
@@ -110,8 +106,7 @@ int64_t add(int64_t a, int64_t b) {
   return sum;
 }
 
-// ---- the four things that happen
-// --------------------------------------------------------------------------------
+// ---- the four things that happen --------------------------------------------------------------
 
 void Simulation::start() {
   const auto ops = static_cast<size_t>(graph_.numOps());
@@ -175,8 +170,7 @@ void Simulation::finish() {
                 "schedule: its seconds or joules are not finite");
 }
 
-// ---- actions
-// ----------------------------------------------------------------------------------------------------
+// ---- actions ----------------------------------------------------------------------------------
 
 void Simulation::perform(const std::vector<std::vector<Action>>& lists, const Position& at) {
   if (lists.empty()) return;
@@ -306,8 +300,7 @@ void Simulation::bringBack(OpId first, const Position& at) {
   }
 }
 
-// ---- bookkeeping
-// ------------------------------------------------------------------------------------------------
+// ---- bookkeeping ------------------------------------------------------------------------------
 
 void Simulation::enter(ValueId v) {
   State& now = state(v);
@@ -357,8 +350,7 @@ std::vector<char> Simulation::opsInRecomputes() const {
   return kept;
 }
 
-// ---- messages
-// ---------------------------------------------------------------------------------------------------
+// ---- messages ---------------------------------------------------------------------------------
 
 std::string Simulation::name(OpId op) const {
   if (op == graph_.endOfStep()) return "the end of the step";

@@ -208,8 +208,7 @@ TEST(GraphJson, SurvivesRandomDamage) {
   EXPECT_GT(readable, 10) << "some damage is another valid graph";
 }
 
-// ---- files
-// -----------------------------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------------------------
 
 TEST(GraphFile, IsReadBackAsItWasSaved) {
   const TemporaryFolder folder;

@@ -130,8 +130,7 @@ TEST(Graph, AnEmptyStepIsAGraph) {
   EXPECT_EQ(graph.baseBytes(), 5);
 }
 
-// ---- refused
-// -----------------------------------------------------------------------------------------------------
+// ---- refused ----------------------------------------------------------------------------------
 
 TEST(Graph, RejectsUseBeforeProduction) {
   expectRefused([](auto& ops, auto&) { ops[0].inputs = ids(2); },
@@ -291,8 +290,7 @@ TEST(Graph, RejectsEnumsOutOfRange) {
                 HasSubstr("value 0: kind"));
 }
 
-// ---- signature
-// ---------------------------------------------------------------------------------------------------
+// ---- signature --------------------------------------------------------------------------------
 
 TEST(GraphSignature, IsTheGivenOneOrAHashOfTheStructure) {
   const Small small;

@@ -90,8 +90,7 @@ TEST(Recipes, OneChainOpMayWriteSeveralOutputsOfTheProducer) {
   EXPECT_THAT(recipe->inputs, ElementsAre(x));
 }
 
-// ---- producers without a recipe
-// -----------------------------------------------------------------------------------
+// ---- producers without a recipe ---------------------------------------------------------------
 
 TEST(Recipes, AViewProducesNothing) {
   GraphBuilder g;
@@ -148,8 +147,7 @@ TEST(Recipes, WhatMayNotBeReplayedOrReleasedHasNone) {
   for (ValueId v : {a, b[0], b[1], c}) EXPECT_EQ(table.recipeOf(v), -1) << v.index;
 }
 
-// ---- how long a recipe is valid
-// --------------------------------------------------------------------------------------
+// ---- how long a recipe is valid ---------------------------------------------------------------
 
 TEST(Recipes, AWriteToAnInputEndsTheRecipeJustBeforeIt) {
   GraphBuilder g;
@@ -282,8 +280,7 @@ TEST(Recipes, ManyOpsInOneChainOfValuesDoNotExhaustTheStack) {
   EXPECT_EQ(RecipeTable(g.build()).recipes().size(), 200000u);
 }
 
-// ---- properties of random graphs
-// -------------------------------------------------------------------------------------
+// ---- properties of random graphs --------------------------------------------------------------
 
 // Following the absent inputs of recipes at one position never leads back, not even where something
 // keeps inputs beyond their death.

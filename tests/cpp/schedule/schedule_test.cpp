@@ -285,8 +285,7 @@ TEST(ScheduleFile, IsReadBackAndNamedInErrors) {
               ThrowsMessage<Error>(HasSubstr("none.json")));
 }
 
-// ---- against a graph
-// -------------------------------------------------------------------------------------------------
+// ---- against a graph --------------------------------------------------------------------------
 
 TEST(ScheduleCheck, NamesBothSignatures) {
   const Graph mine(threeOps().ops, threeOps().valuesWithDeaths(), 0, 0xabc);

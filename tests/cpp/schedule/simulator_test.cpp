@@ -48,8 +48,7 @@ struct Chain {
   ValueId x, a, b, c, loss;
 };
 
-// ---- bytes, seconds, joules
-// ----------------------------------------------------------------------------------------
+// ---- bytes, seconds, joules -------------------------------------------------------------------
 
 TEST(Simulator, CountsThePlainStep) {
   const SimulationResult result = simulatePlain(Chain().g.build(), profile());
@@ -188,8 +187,7 @@ TEST(Simulator, FinalizeWritesTheFigures) {
   EXPECT_EQ(schedule.objectiveValue(), schedule.energy_joules);
 }
 
-// ---- lifetimes and retention
-// ---------------------------------------------------------------------------------------
+// ---- lifetimes and retention ------------------------------------------------------------------
 
 // a dies with op 1; b, c and d only fill the time.
 struct Lifetimes {
@@ -256,8 +254,7 @@ TEST(Simulator, AnEarlyFreeOfADyingValueIsFineWithoutRecompute) {
       21);
 }
 
-// ---- versions
-// --------------------------------------------------------------------------------------------------------
+// ---- versions ---------------------------------------------------------------------------------
 
 TEST(Simulator, AWriteToAnInputMakesTheRecomputeStale) {
   GraphBuilder g;
@@ -338,8 +335,7 @@ TEST(Simulator, AnOpThatReadsOnlyShapesRunsWithoutItsInput) {
       graph, PlanBuilder(graph).before(1).free(a).before(3).recompute({0}).build(), profile()));
 }
 
-// ---- refused
-// ---------------------------------------------------------------------------------------------------------
+// ---- refused ----------------------------------------------------------------------------------
 
 TEST(Simulator, RejectsAUseOfAnAbsentValue) {
   const Chain chain;

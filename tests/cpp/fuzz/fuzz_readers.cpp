@@ -1,0 +1,165 @@
+// Feeds damaged documents to the readers of graphs and schedules. A reader answers with the
+// structure or with FormatError; what it accepts can be written, read again and simulated (or
+// refused with ScheduleError). Anything else is a crash.
+//
+// With libFuzzer:  clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DPOET_LIBFUZZER
+// ... Without it (g++) the file has its own main, a driver that damages generated documents:
+//   fuzz_readers [SECONDS=60] [SEED=time]   then prints how many documents were read and refused
+//   fuzz_readers FILE...                    runs these inputs once each, to look at a finding
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "device/profile.h"
+#include "graph/error.h"
+#include "graph/graph.h"
+#include "graph/recipes.h"
+#include "schedule/schedule.h"
+#include "schedule/simulator.h"
+
+namespace poet::testing {
+namespace {
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "fuzz_readers: %s\n", what);
+  std::abort();
+}
+
+// True where the text is a graph.
+bool readGraph(std::string_view text) {
+  try {
+    const Graph graph = Graph::fromJson(text);
+    const Graph again = Graph::fromJson(graph.toJson());
+    require(again.ops() == graph.ops() && again.values() == graph.values(),
+            "a graph changed on its way");
+    require(again.baseBytes() == graph.baseBytes() && again.signature() == graph.signature(),
+            "a graph's head changed on its way");
+    const RecipeTable recipes(graph);
+    simulatePlain(graph, hostProfile());
+    return true;
+  } catch (const FormatError&) {
+  } catch (const ScheduleError&) {  // its joules are not finite
+  }
+  return false;
+}
+
+// A graph whose ids every small schedule can point at.
+const Graph& target() {
+  static const Graph graph = [] {
+    std::vector<Op> ops(24);
+    std::vector<Value> values(24);
+    for (int64_t k = 0; k < 24; ++k) {
+      ops[static_cast<size_t>(k)].name = "op";
+      ops[static_cast<size_t>(k)].outputs = {ValueId(k)};
+      if (k > 0) ops[static_cast<size_t>(k)].inputs = {ValueId(k / 2)};
+      values[static_cast<size_t>(k)].bytes = k;
+      values[static_cast<size_t>(k)].producer = OpId(k);
+      values[static_cast<size_t>(k)].death = OpId(24);
+    }
+    return Graph(std::move(ops), std::move(values));
+  }();
+  return graph;
+}
+
+bool readSchedule(std::string_view text) {
+  try {
+    Schedule schedule = Schedule::fromJson(text);
+    const std::string written = schedule.toJson();
+    require(Schedule::fromJson(written).toJson() == written, "a schedule changed on its way");
+    // Whatever its ids are, the simulator must hold its own against them.
+    schedule.graph_signature = target().signature();
+    schedule.num_ops = target().numOps();
+    if (!schedule.before.empty()) {
+      schedule.before.resize(static_cast<size_t>(target().numOps()) + 1);
+      schedule.after.resize(static_cast<size_t>(target().numOps()));
+    }
+    simulate(target(), schedule, hostProfile());
+    return true;
+  } catch (const FormatError&) {
+    return false;
+  } catch (const ScheduleError&) {
+    return true;
+  }
+}
+
+}  // namespace
+}  // namespace poet::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  poet::testing::readGraph(text);
+  poet::testing::readSchedule(text);
+  return 0;
+}
+
+#ifndef POET_LIBFUZZER
+
+#include "graph/file_io.h"
+#include "support/corruption.h"
+#include "support/random_graph.h"
+#include "support/random_plan.h"
+
+namespace poet::testing {
+namespace {
+
+// The document that is being read: a crash leaves it in fuzz_readers_crash.json.
+void keepForACrash(const std::string& text) {
+  if (std::FILE* file = std::fopen("fuzz_readers_crash.json", "wb")) {
+    std::fwrite(text.data(), 1, text.size(), file);
+    std::fclose(file);
+  }
+}
+
+int runFor(double seconds, uint64_t seed) {
+  std::printf("fuzz_readers: %.0f seconds from seed %llu\n", seconds,
+              static_cast<unsigned long long>(seed));
+  Random random(seed);
+  int64_t read = 0;
+  int64_t refused = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+    const Graph graph = randomGraph(random.next());
+    const std::string graph_text = graph.toJson();
+    const std::string plan_text = randomPlan(graph, RecipeTable(graph), random).toJson();
+    for (int round = 0; round < 100; ++round) {
+      const bool is_graph = random.chance(0.5);
+      std::string text = corrupted(is_graph ? graph_text : plan_text, random.next());
+      while (random.chance(0.3)) text = corrupted(text, random.next());
+      try {
+        (is_graph ? readGraph(text) : readSchedule(text)) ? ++read : ++refused;
+      } catch (const std::exception& error) {
+        keepForACrash(text);
+        std::fprintf(stderr, "fuzz_readers: another exception: %s\n", error.what());
+        return 1;
+      }
+    }
+  }
+  std::printf("fuzz_readers: %lld documents read, %lld refused\n", static_cast<long long>(read),
+              static_cast<long long>(refused));
+  require(read > 0 && refused > 0, "the driver damages everything or nothing");
+  return 0;
+}
+
+}  // namespace
+}  // namespace poet::testing
+
+int main(int argc, char** argv) {
+  char* end = nullptr;
+  const double seconds = argc > 1 ? std::strtod(argv[1], &end) : 60;
+  if (end != nullptr && *end != '\0') {
+    for (int i = 1; i < argc; ++i) {
+      const std::string text = poet::readFile(argv[i]);
+      LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    }
+    return 0;
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : static_cast<uint64_t>(now);
+  return poet::testing::runFor(seconds, seed);
+}
+
+#endif  // POET_LIBFUZZER
