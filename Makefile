@@ -66,7 +66,8 @@ build: $(VENV)/.poet-built  ## build poet and install it, editable, with what te
 $(VENV)/.poet-built: $(VENV)/.poet-tools $(NATIVE)
 	$(SAY) "build poet (the log is build/build.log) and install it with what tests, demo and lint need"
 	@$(call run,build/build.log,$(IN_VENV) $(BIN)/python -m pip --disable-pip-version-check install -v \
-	  --no-build-isolation -C build-dir=$(BUILD) -e '.[dev]')
+	  --no-build-isolation -C build-dir=$(BUILD) \
+	  -C cmake.define.POET_WARNINGS_AS_ERRORS=ON -e '.[dev]')
 	@grep -hoE 'poet: (solver|torch|JSON).*' build/build.log | sort -u || true
 	@touch $@
 
