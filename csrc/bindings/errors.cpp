@@ -1,3 +1,4 @@
+#include <cstring>
 #include <exception>
 
 #include "bindings/bindings.h"
@@ -7,8 +8,14 @@
 namespace poet {
 namespace {
 
+// A message may quote a damaged file: what is no UTF-8 is shown with replacement characters.
 void raise(const char* python_class, const std::exception& error) {
-  py::set_error(fromPackage("poet._errors", python_class), error.what());
+  const char* text = error.what();
+  const auto size = static_cast<Py_ssize_t>(std::strlen(text));
+  const auto message =
+      py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text, size, "replace"));
+  if (!message) throw py::error_already_set();
+  PyErr_SetObject(fromPackage("poet._errors", python_class).ptr(), message.ptr());
 }
 
 // The Python classes live in poet/_errors.py, so that they can derive from both PoetError and a

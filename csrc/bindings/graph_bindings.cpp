@@ -119,9 +119,15 @@ void bindValue(py::module_& m) {
   makePublic(cls);
 }
 
+template <class Sequence>
+bool holds(const Sequence& sequence, const typename Sequence::View& view) {
+  return view.id.index < sequence.size() && sameContent(sequence.at(view.id.index), view);
+}
+
 // What collections.abc.Sequence asks for, over `Sequence::size` and `Sequence::at`.
 template <class Sequence>
 void bindSequence(py::module_& m, const char* name) {
+  using View = typename Sequence::View;
   py::class_<Sequence> cls(m, name, "A read-only sequence over a graph.");
   cls.def("__len__", &Sequence::size)
       .def("__getitem__",
@@ -148,14 +154,18 @@ void bindSequence(py::module_& m, const char* name) {
            [](const py::object& self) {
              return py::reinterpret_steal<py::iterator>(PySeqIter_New(self.ptr()));
            })
-      .def("__contains__",
-           [](const Sequence& s, const typename Sequence::View& view) {
-             const int64_t i = view.id.index;
-             return i < s.size() && sameContent(s.at(i), view);
-           })
+      .def("__contains__", [](const Sequence& s, const View& view) { return holds(s, view); })
       .def("__contains__", [](const Sequence&, const py::object&) { return false; })
+      .def("count", [](const Sequence& s, const View& view) { return holds(s, view) ? 1 : 0; })
+      .def("count", [](const Sequence&, const py::object&) { return 0; })
+      .def("index",
+           [](const Sequence& s, const View& view) {
+             if (!holds(s, view)) throw py::value_error("it is not in this graph");
+             return view.id.index;
+           })
       .def("__repr__",
            [](const Sequence& s) { return py::str("<{} {}>").format(s.size(), Sequence::kOf); });
+  py::module_::import("collections.abc").attr("Sequence").attr("register")(cls);
   makePublic(cls);
 }
 
@@ -214,11 +224,9 @@ void bindGraphClass(py::module_& m) {
           [](const Graph& a, const Graph& b) { return &a == &b || a.toJson() == b.toJson(); },
           py::is_operator())
       .def("__hash__", [](const Graph& g) { return py::hash(py::int_(g.signature())); })
-      .def("__reduce__",
-           [](const py::object& self) {
-             return py::make_tuple(py::type::of(self).attr("from_json"),
-                                   py::make_tuple(self.attr("to_json")()));
-           })
+      .def(py::pickle(
+          [](const Graph& x) { return x.toJson(); },
+          [](const std::string& text) { return std::make_shared<Graph>(Graph::fromJson(text)); }))
       .def("__repr__", [](const Graph& g) {
         return py::str("<poet.Graph {}: {} ops, {} values, {:.3f} s>")
             .format(hexSignature(g.signature()), g.numOps(), g.numValues(), g.plainSeconds());

@@ -110,10 +110,10 @@ void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
             return std::make_shared<Schedule>(Schedule::load(name));
           },
           py::arg("path"))
-      .def("__reduce__", [](const py::object& self) {
-        return py::make_tuple(py::type::of(self).attr("from_json"),
-                              py::make_tuple(self.attr("to_json")()));
-      });
+      .def(py::pickle([](const Schedule& x) { return x.toJson(); },
+                      [](const std::string& text) {
+                        return std::make_shared<Schedule>(Schedule::fromJson(text));
+                      }));
 }
 
 // Python may not change a schedule; poet.solve alone notes the graph that it solved for.
