@@ -40,7 +40,7 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
 
 
 def _headline(schedule: _C.Schedule) -> str:
-    text = f"{schedule.status} schedule of {schedule.num_ops} ops"
+    text = f"{schedule.status} schedule of {_count(schedule.num_ops, 'op')}"
     text += f" (method {schedule.method}, minimize {schedule.objective})"
     if schedule.status is Status.FEASIBLE and schedule.gap is not None:
         scope = " over the candidates" if schedule.bound_scope == "candidates" else ""
@@ -105,9 +105,14 @@ def _actions(schedule: _C.Schedule) -> str:
     for action in schedule.actions:
         counts[action.kind] += 1
         replayed += len(action.ops)
-    text = f"{counts[ActionKind.FREE]} frees, {counts[ActionKind.RECOMPUTE]} recomputes"
-    text += f" ({replayed} ops), {counts[ActionKind.RETAIN]} retains"
-    for kind, noun in ((ActionKind.PAGE_OUT, "page-outs"), (ActionKind.PAGE_IN, "page-ins")):
+    text = f"{_count(counts[ActionKind.FREE], 'free')}, "
+    text += f"{_count(counts[ActionKind.RECOMPUTE], 'recompute')} ({_count(replayed, 'op')}), "
+    text += _count(counts[ActionKind.RETAIN], "retain")
+    for kind, noun in ((ActionKind.PAGE_OUT, "page-out"), (ActionKind.PAGE_IN, "page-in")):
         if counts[kind]:
-            text += f", {counts[kind]} {noun}"
+            text += f", {_count(counts[kind], noun)}"
     return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
