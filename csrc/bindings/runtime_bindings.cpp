@@ -4,6 +4,7 @@
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
+#include "graph/recipes.h"
 #include "runtime/session.h"
 #include "trace/tensor_args.h"
 
@@ -59,6 +60,21 @@ void beginStep(Session& session, const py::object& inputs, const py::object& gra
   session.beginStep(std::move(known));
 }
 
+// What the executor can bring back and how, for tests and for whoever makes schedules in Python.
+py::list recipesOf(const Graph& graph) {
+  py::list result;
+  const RecipeTable table(graph);
+  for (const Recipe& recipe : table.recipes()) {
+    py::dict entry;
+    entry["ops"] = indices(recipe.ops);
+    entry["outputs"] = indices(recipe.outputs);
+    entry["inputs"] = indices(recipe.inputs);
+    entry["valid_until"] = recipe.valid_until.index;
+    result.append(entry);
+  }
+  return result;
+}
+
 }  // namespace
 
 void bindRuntime(py::module_& m) {
@@ -101,6 +117,8 @@ void bindRuntime(py::module_& m) {
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"))
       .def("counters", &countersToDict);
+  m.def("recipes_of", &recipesOf, py::arg("graph"));
+  m.def("reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; }, py::arg("graph"), py::arg("op"));
   m.def("is_listening", &isListening);
   m.def("live_bytes", &AllocatorTap::liveBytes);
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });

@@ -111,7 +111,7 @@ void CompiledPlan::findRecoverability() {
             changed = true;
           }
           more = roots[static_cast<size_t>(from)];
-        } else if (g.value(input).producer.valid()) {
+        } else if (!isHeldByRecords(input)) {
           more = {input};
         }
         for (ValueId root : more) {

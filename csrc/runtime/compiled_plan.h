@@ -50,6 +50,11 @@ class CompiledPlan {
   int recipeOfAction(int32_t arg) const { return action_recipe_[static_cast<size_t>(arg)]; }
   std::span<const ValueId> rescuesBefore(size_t op) const { return rescue_[op]; }
   const std::vector<ValueId>& rootsOf(ValueId value) const { return roots_[static_cast<size_t>(value.index)]; }
+  // Whether the records of ops hold the value: it came from outside and outlives the step anyway.
+  bool isHeldByRecords(ValueId value) const {
+    const Value& v = graph().value(value);
+    return !v.producer.valid() && v.death == graph().endOfStep();
+  }
   // Bytes resident while each op runs, by the simulator (POET_VERIFY).
   const std::vector<int64_t>& residentBytes() const { return resident_bytes_; }
   // Random ops that a planned recompute repeats: the simulator counts their generator states.

@@ -111,8 +111,13 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
       if (slot->value >= 0 && !residency_[ValueId(slot->value)].resident) bringBackUnplanned(ValueId(slot->value));
     }
   }
+  if (hot.has_after) {
+    // An input may be a temporary of the caller's that dies inside the call: hold it from here on. What decides on
+    // in-place accumulation by use count has decided by now.
+    for (const Action& action : plan_->schedule().after[k_]) retain(ValueId(action.arg));
+  }
   if (hot.record) {
-    records_[k_].capture(plan_->recording().ops[k_], plan_->graph(), plan_->graph().ops()[k_].random, args, hot.n_args,
+    records_[k_].capture(plan_->recording().ops[k_], *plan_, plan_->graph().ops()[k_].random, args, hot.n_args,
                          below);
   }
   if (verify_.enabled()) verify_.beforeKernel(*plan_, k_);
@@ -136,7 +141,7 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
     }
   }
   if (hot.has_after) {
-    for (const Action& action : plan_->schedule().after[k_]) perform(action);
+    for (const Action& action : plan_->schedule().after[k_]) retain(ValueId(action.arg));
   }
   if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
   ++k_;
@@ -160,9 +165,6 @@ void Executor::perform(const Action& action) {
   switch (action.kind) {
     case ActionKind::kFree:
       free(ValueId(action.arg));
-      return;
-    case ActionKind::kRetain:
-      retain(ValueId(action.arg));
       return;
     case ActionKind::kRecompute:
       recompute(plan_->recipeOfAction(action.arg));
@@ -191,7 +193,7 @@ void Executor::free(ValueId v) {
 
 void Executor::retain(ValueId v) {
   Residency::Entry& entry = residency_[v];
-  if (entry.resident) entry.hold = entry.ref.lock();
+  if (entry.bound && entry.resident && !entry.hold) entry.hold = entry.ref.lock();
 }
 
 void Executor::holdRoots(ValueId v) {
@@ -213,7 +215,7 @@ void Executor::releaseRoots(ValueId v) {
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
   for (ValueId input : r.inputs) {
-    if (plan_->graph().value(input).producer.valid() && !residency_.isAvailable(input)) bringBack(input);
+    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
   }
   replay(r);
   ++counters_.planned_recomputes;
@@ -225,7 +227,7 @@ void Executor::bringBack(ValueId v) {
   POET_INTERNAL_ASSERT(recipe >= 0, "value ", v.index, " is needed at ", describe(k_), " and is gone for good");
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
   for (ValueId input : r.inputs) {
-    if (plan_->graph().value(input).producer.valid() && !residency_.isAvailable(input)) bringBack(input);
+    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
   }
   for (ValueId output : r.outputs) {
     if (!residency_.isAvailable(output) && residency_[output].ref.expired()) temporaries_.push_back(output);
@@ -298,7 +300,7 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
   torch::jit::Stack stack(record.args());
   int copied_list = -1;
   for (const Slot& slot : op.in) {
-    if (!slot.value.valid() || !graph.value(slot.value).producer.valid()) continue;
+    if (!slot.value.valid() || plan_->isHeldByRecords(slot.value)) continue;
     placeTensor(stack, slot, tensorFor(slot, graph.op(id).reads_no_data, made), copied_list);
   }
   const auto& schema_args = op.handle.schema().arguments();

@@ -15,14 +15,14 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
   arg.toList().set(static_cast<size_t>(slot.element), c10::IValue(std::move(tensor)));
 }
 
-void OpRecord::capture(const RecordedOp& op, const Graph& graph, bool random, const c10::IValue* args, size_t count,
+void OpRecord::capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args, size_t count,
                        c10::DispatchKeySet below) {
   args_.assign(args, args + count);
   keys_ = below;
   state_ = ExecutionState::current();
   int copied_list = -1;
   for (const Slot& slot : op.in) {
-    if (!slot.value.valid() || !graph.value(slot.value).producer.valid()) continue;
+    if (!slot.value.valid() || plan.isHeldByRecords(slot.value)) continue;
     placeTensor(args_, slot, at::Tensor(), copied_list);
   }
   if (!random) return;

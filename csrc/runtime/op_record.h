@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/compiled_plan.h"
 #include "runtime/execution_state.h"
 #include "runtime/generator_state.h"
 #include "trace/recording.h"
@@ -15,11 +16,11 @@ namespace poet {
 // Note [No tensors of the step are held]
 // Arguments that the step made are left out: the slots of the recording say what they were, and the tensors are built
 // again at the replay. So autograd can still steal gradients and accumulate in place, and nothing lives longer than in
-// plain training. What came from outside (parameters, the batch, Python numbers) is held.
+// plain training. What came from outside and outlives the step (parameters, the batch, Python numbers) is held.
 class OpRecord {
  public:
   bool isSet() const { return state_.has_value(); }
-  void capture(const RecordedOp& op, const Graph& graph, bool random, const c10::IValue* args, size_t count,
+  void capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args, size_t count,
                c10::DispatchKeySet below);
   void clear();
 

@@ -66,8 +66,23 @@ void VariantSet::noteStep(int id) {
   if (Variant* variant = find(id)) variant->last_used = ++clock_;
 }
 
+// The last step's variant, or better one that has a plan: variants usually start alike, and within a plan the budget holds.
+int VariantSet::likeliestWithoutHistory() const {
+  if (history_.empty()) return -1;
+  const auto last = variants_.find(history_.back());
+  if (last != variants_.end() && last->second.state == VariantState::kPlanned) return history_.back();
+  int best = history_.back();
+  int64_t latest = 0;
+  for (const auto& [id, variant] : variants_) {
+    if (variant.state != VariantState::kPlanned || variant.last_used <= latest) continue;
+    best = id;
+    latest = variant.last_used;
+  }
+  return best;
+}
+
 int VariantSet::predict() const {
-  int best = history_.empty() ? -1 : history_.back();
+  int best = likeliestWithoutHistory();
   size_t best_length = 0;
   for (size_t end = history_.size(); end-- > 1;) {  // history_[end] followed history_[..end - 1]
     size_t length = 0;

@@ -63,6 +63,7 @@ class VariantSet {
  private:
   void shareRecordFlags(CompiledPlan& plan);
   void dropLeastUsed(int keep);
+  int likeliestWithoutHistory() const;
 
   std::map<int, Variant> variants_;
   std::vector<int> history_;

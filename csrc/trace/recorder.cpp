@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int64_t kHeldBytes = 4096;
+
 // Whether an op drew from the default generator although its schema does not say so.
 class GeneratorWatch {
  public:
@@ -31,6 +33,13 @@ class GeneratorWatch {
   }
   at::mt19937_data_pod before_;
 };
+
+// Note [Index lists stay]
+// PyTorch's own composite functions read one-dimensional integer tensors by pointer, above the dispatcher, and keep the
+// pointer while operators run (an LSTM walks the batch_sizes of a packed sequence like that). They are small: they stay.
+bool isIndexList(const at::Tensor& t) {
+  return t.dim() <= 1 && at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+}
 
 bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); }
 
@@ -113,7 +122,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   Value value;
   value.bytes = static_cast<int64_t>(storage->nbytes());
   value.producer = producer;
-  value.evictable = AllocatorTap::ownsDataOf(*storage);
+  value.evictable = AllocatorTap::ownsDataOf(*storage) && !isIndexList(t);
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
@@ -287,7 +296,9 @@ void Recorder::labelValues() {
   const OpId end(static_cast<int64_t>(ops_.size()));
   for (size_t v = 0; v < values_.size(); ++v) {
     values_[v].kind = kindOf(v);
-    if (!values_[v].death.valid()) values_[v].death = end;
+    // Small things from outside (Python numbers above all) are held by the records of the ops that read them.
+    const bool held = !values_[v].producer.valid() && values_[v].bytes <= kHeldBytes;
+    if (!values_[v].death.valid() || held) values_[v].death = end;
   }
 }
 

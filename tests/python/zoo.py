@@ -1,0 +1,391 @@
+"""Training steps of many kinds, each built anew from a seed: what poet must train to the same bits.
+
+A kind is a function that returns a `Case`. Sizes are small: the kinds differ in what they ask of
+the recorder and the executor, not in how long they take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclasses.dataclass
+class Case:
+    """A step and everything that it changes."""
+
+    step: Callable[..., Any]
+    batches: Callable[[int], tuple[Any, ...]]  # arguments of call i
+    modules: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    extra: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        """Parameters, buffers, gradients, optimizer state, generator: name -> copy."""
+        found: dict[str, Any] = {}
+        for m, module in enumerate(self.modules):
+            for name, value in module.state_dict().items():
+                found[f"{m}.{name}"] = value.clone()
+            for name, parameter in module.named_parameters():
+                gradient = parameter.grad
+                found[f"{m}.{name}.grad"] = None if gradient is None else gradient.to_dense().clone()
+        for o, optimizer in enumerate(self.optimizers):
+            for p, state in enumerate(optimizer.state.values()):
+                for key, value in state.items():
+                    copied = value.clone() if isinstance(value, torch.Tensor) else value
+                    found[f"optimizer{o}.{p}.{key}"] = copied
+        found.update({name: value.clone() for name, value in self.extra.items()})
+        found["generator"] = torch.get_rng_state()
+        return found
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Names whose values are not equal to the bit (NaNs with the same bits are equal)."""
+
+    def same(x: Any, y: Any) -> bool:
+        if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+            return x.dtype == y.dtype and x.shape == y.shape and _bytes(x) == _bytes(y)
+        return type(x) is type(y) and x == y
+
+    return sorted(set(a) ^ set(b)) + [name for name in a if name in b and not same(a[name], b[name])]
+
+
+def _bytes(t: torch.Tensor) -> bytes:
+    return bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy()) if t.numel() else b""
+
+
+def _fixed(*tensors: torch.Tensor) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    return lambda _: tensors
+
+
+def _classifier(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, classes: int) -> Case:
+    y = torch.randint(0, classes, (x.shape[0],))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def residual_net() -> Case:
+    """MONAI's ResNet-18, narrow: batch norm, residual additions, AdamW."""
+    from monai.networks.nets import ResNet
+
+    net = ResNet(
+        "basic", [1, 1, 1, 1], [8, 16, 32, 64], spatial_dims=2, n_input_channels=3, num_classes=5,
+        conv1_t_size=3, conv1_t_stride=1, no_max_pool=True,
+    )
+    return _classifier(net, torch.optim.AdamW(net.parameters(), foreach=False), torch.randn(4, 3, 16, 16), 5)
+
+
+def unet_3d() -> Case:
+    """MONAI's U-Net in three dimensions: skip connections, instance norm, large workspaces."""
+    from monai.networks.nets import UNet
+
+    net = UNet(spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+    x, y = torch.randn(1, 1, 16, 16, 16), torch.randint(0, 2, (1, 16, 16, 16))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def gpt2() -> Case:
+    """Hugging Face's GPT-2 with dropout: attention, GELU, tied embeddings."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    net = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+
+    def step(tokens: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = net(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Case(step, _fixed(torch.randint(0, 64, (2, 32))), [net], [optimizer])
+
+
+def bert() -> Case:
+    """Hugging Face's BERT for classification, gradients clipped, SGD with momentum."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=32,
+    )
+    net = BertForSequenceClassification(config)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, foreach=False)
+
+    def step(tokens: torch.Tensor, labels: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = net(input_ids=tokens, labels=labels).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0, foreach=False)
+        optimizer.step()
+        return loss.item()
+
+    return Case(step, _fixed(torch.randint(0, 64, (4, 16)), torch.randint(0, 2, (4,))), [net], [optimizer])
+
+
+class _InPlaceChain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = norm(conv(x))
+            h = F.dropout(h, 0.3, training=self.training, inplace=True)
+            h += x
+            h.mul_(0.5)
+            x = h.relu_()
+        return self.head(x.mean((2, 3)))
+
+
+def in_place_chains() -> Case:
+    """In-place activations, dropout, additions and scalings one after another."""
+    net = _InPlaceChain()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, foreach=False)
+    return _classifier(net, optimizer, torch.randn(4, 4, 12, 12), 3)
+
+
+def lstm() -> Case:
+    """A two-layer LSTM with dropout between the layers, over a packed sequence."""
+    net = nn.ModuleDict({"lstm": nn.LSTM(6, 8, 2, dropout=0.2), "head": nn.Linear(8, 3)})
+    optimizer = torch.optim.RMSprop(net.parameters(), foreach=False)
+    x, y = torch.randn(7, 4, 6), torch.randint(0, 3, (4,))
+    lengths = torch.tensor([7, 5, 4, 2])
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
+        _, (hidden, _) = net["lstm"](packed)
+        loss = F.cross_entropy(net["head"](hidden[-1]), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def autocast_bf16() -> Case:
+    """bfloat16 autocast around the forward pass."""
+    net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4))
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x, y = torch.randn(16, 32), torch.randint(0, 4, (16,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def gradient_penalty() -> Case:
+    """Double backward: the norm of the input gradient is part of the loss."""
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Softplus(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+    x = torch.randn(16, 8)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        inputs = x.clone().requires_grad_()
+        out = net(inputs).sum()
+        (gradient,) = torch.autograd.grad(out, inputs, create_graph=True)
+        loss = out + ((gradient.norm(dim=1) - 1) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x), [net], [optimizer])
+
+
+def accumulation() -> Case:
+    """Gradient accumulation over three calls: two variants of the stream, a third with the optimizer."""
+    layers = [m for _ in range(4) for m in (nn.Linear(32, 32), nn.GELU(), nn.LayerNorm(32))]
+    net = nn.Sequential(*layers, nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x, y = torch.randn(64, 32), torch.randint(0, 4, (64,))
+    calls = 0
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        calls += 1
+        if calls % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+class _Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * grads[0]
+
+
+def custom_function_and_ema() -> Case:
+    """A custom autograd Function, tensor hooks, and an exponential moving average of the weights."""
+    net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32))
+    head = nn.Linear(32, 3)
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.05, foreach=False)
+    average = {name: p.detach().clone() for name, p in net.named_parameters()}
+    x, y = torch.randn(32, 16), torch.randint(0, 3, (32,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        h = _Cube.apply(net(x))
+        h.register_hook(lambda gradient: gradient * 0.5)
+        loss = F.cross_entropy(head(h), y)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name, p in net.named_parameters():
+                average[name].lerp_(p, 0.1)
+        return loss.item()
+
+    return Case(step, _fixed(x, y), [net, head], [optimizer], average)
+
+
+def checkpoint_inside() -> Case:
+    """torch.utils.checkpoint of both kinds within the step, with dropout."""
+    from torch.utils.checkpoint import checkpoint
+
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.2)) for _ in range(4))
+    head = nn.Linear(24, 3)
+    optimizer = torch.optim.AdamW([*blocks.parameters(), *head.parameters()], foreach=False)
+    x, y = torch.randn(32, 24), torch.randint(0, 3, (32,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        h = x.clone().requires_grad_()
+        for i, block in enumerate(blocks):
+            h = checkpoint(block, h, use_reentrant=i % 2 == 0)
+        loss = F.cross_entropy(head(h), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x, y), [blocks, head], [optimizer])
+
+
+def gan() -> Case:
+    """Two networks with an optimizer each, noise drawn within the step."""
+    generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
+    critic = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.1), nn.Linear(32, 1))
+    of_generator = torch.optim.Adam(generator.parameters(), foreach=False)
+    of_critic = torch.optim.Adam(critic.parameters(), foreach=False)
+    real = torch.randn(16, 8)
+
+    def step(real: torch.Tensor) -> tuple[float, float]:
+        fake = generator(torch.randn(real.shape[0], 4))
+        of_critic.zero_grad()
+        loss_critic = F.softplus(-critic(real)).mean() + F.softplus(critic(fake.detach())).mean()
+        loss_critic.backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        loss_generator = F.softplus(-critic(fake)).mean()
+        loss_generator.backward()
+        of_generator.step()
+        return loss_critic.item(), loss_generator.item()
+
+    return Case(step, _fixed(real), [generator, critic], [of_generator, of_critic])
+
+
+def sparse_embedding() -> Case:
+    """Sparse gradients of an embedding bag of words."""
+    net = nn.ModuleDict({"embed": nn.Embedding(50, 16, sparse=True), "mix": nn.Linear(16, 16), "head": nn.Linear(16, 4)})
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
+    words, y = torch.randint(0, 50, (8, 6)), torch.randint(0, 4, (8,))
+
+    def step(words: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        h = torch.tanh(net["mix"](net["embed"](words))).sum(1)
+        loss = F.cross_entropy(net["head"](h), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(words, y), [net], [optimizer])
+
+
+def spectral_channels_last() -> Case:
+    """Complex numbers through an FFT, channels-last convolutions, foreach optimizer."""
+    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.SiLU(), nn.Conv2d(6, 2, 3, padding=1)).to(
+        memory_format=torch.channels_last
+    )
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+    x = torch.randn(3, 2, 8, 8).to(memory_format=torch.channels_last)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        spectrum = torch.fft.rfft2(net(x))
+        loss = (spectrum * spectrum.conj()).real.mean() + spectrum.imag.abs().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, _fixed(x), [net], [optimizer])
+
+
+KINDS: dict[str, Callable[[], Case]] = {
+    kind.__name__: kind
+    for kind in (
+        residual_net, unet_3d, gpt2, bert, in_place_chains, lstm, autocast_bf16, gradient_penalty, accumulation,
+        custom_function_and_ema, checkpoint_inside, gan, sparse_embedding, spectral_channels_last,
+    )
+}
+
+
+def build(kind: str, seed: int = 0) -> Case:
+    """The case of that name, from that seed."""
+    torch.manual_seed(seed)
+    case = KINDS[kind]()
+    torch.manual_seed(seed + 1)
+    return case
+
+
+def run(case: Case, step: Callable[..., Any], calls: int, first: int = 0) -> Iterator[Any]:
+    """The results of `calls` calls of `step`."""
+    for i in range(first, first + calls):
+        yield step(*case.batches(i))
+
+
+def plain(kind: str, calls: int) -> tuple[list[Any], dict[str, Any]]:
+    """Results and state after plain training."""
+    case = build(kind)
+    results = list(run(case, case.step, calls))
+    return results, case.state()
