@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "graph/cycles.h"
+
 namespace poet {
 namespace {
 
@@ -123,7 +125,8 @@ class RecipeSet {
 
   void prune() {
     endAtDeaths();
-    for (int r : feedingThemselves()) drop(r);
+    const auto feeders_of = [this](int r) { return feeders(r); };
+    for (int r : nodesOnCycles(static_cast<int>(recipes_.size()), feeders_of)) drop(r);
     endAtDeaths();
   }
 
@@ -163,7 +166,6 @@ class RecipeSet {
     }
   }
 
-  std::vector<int> feedingThemselves();
   std::vector<int> feeders(int r);
 
   const Graph& graph_;
@@ -181,6 +183,7 @@ class RecipeSet {
 // is valid only up to the write and v's only after it, so one never asks for the other. Both stay
 // (u may have to be kept beyond its death for v's sake, which is the planner's business).
 std::vector<int> RecipeSet::feeders(int r) {
+  if (!alive_[static_cast<size_t>(r)]) return {};
   const Recipe& recipe = recipes_[static_cast<size_t>(r)];
   std::vector<int> result;
   for (ValueId v : recipe.inputs) {
@@ -191,60 +194,6 @@ std::vector<int> RecipeSet::feeders(int r) {
         feeder.lastOp() < recipe.unchanged_until && recipe.lastOp() < feeder.unchanged_until;
     if (meet) result.push_back(other);
   }
-  return result;
-}
-
-// Tarjan's strongly connected components (SIAM J. Comput. 1972), without recursion: a step has
-// thousands of recipes in one chain. O(recipes + inputs).
-std::vector<int> RecipeSet::feedingThemselves() {
-  struct Frame {
-    int recipe;
-    std::vector<int> feeders;
-    size_t next = 0;
-  };
-  const size_t n = recipes_.size();
-  std::vector<int> order(n, -1), low(n, 0), stack, result;
-  std::vector<char> on_stack(n, false);
-  std::vector<Frame> frames;
-  int count = 0;
-  const auto enter = [&](int r) {
-    order[static_cast<size_t>(r)] = low[static_cast<size_t>(r)] = count++;
-    on_stack[static_cast<size_t>(r)] = true;
-    stack.push_back(r);
-    frames.push_back({r, feeders(r)});
-  };
-  const auto leave = [&] {
-    const int r = frames.back().recipe;
-    frames.pop_back();
-    if (!frames.empty()) {
-      int& above = low[static_cast<size_t>(frames.back().recipe)];
-      above = std::min(above, low[static_cast<size_t>(r)]);
-    }
-    if (low[static_cast<size_t>(r)] != order[static_cast<size_t>(r)]) return;
-    const auto first = std::find(stack.begin(), stack.end(), r);
-    for (auto it = first; it != stack.end(); ++it) on_stack[static_cast<size_t>(*it)] = false;
-    if (stack.end() - first > 1) result.insert(result.end(), first, stack.end());
-    stack.erase(first, stack.end());
-  };
-  for (size_t root = 0; root < n; ++root) {
-    if (!alive_[root] || order[root] >= 0) continue;
-    enter(static_cast<int>(root));
-    while (!frames.empty()) {
-      Frame& frame = frames.back();
-      if (frame.next == frame.feeders.size()) {
-        leave();
-        continue;
-      }
-      const int to = frame.feeders[frame.next++];
-      if (order[static_cast<size_t>(to)] < 0) {
-        enter(to);
-      } else if (on_stack[static_cast<size_t>(to)]) {
-        int& here = low[static_cast<size_t>(frame.recipe)];
-        here = std::min(here, order[static_cast<size_t>(to)]);
-      }
-    }
-  }
-  std::sort(result.begin(), result.end());
   return result;
 }
 

@@ -305,7 +305,6 @@ void Simulation::bringBack(OpId first, const Position& at) {
 void Simulation::enter(ValueId v) {
   State& now = state(v);
   now.resident = true;
-  now.retained = false;
   now.held_version = now.version;
   resident_bytes_ = add(resident_bytes_, graph_.value(v).bytes);
 }
