@@ -81,18 +81,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
 }
 
 void Problem::findStages() {
-  const int64_t n = graph_->numOps();
-  stage_of_op.resize(static_cast<size_t>(n) + 1);
-  for (int64_t k = 0; k < n; ++k) {
-    const OpId id(k);
-    const Op& op = graph_->op(id);
-    const bool touches = !op.metadata_only || !graph_->dataInputs(id).empty() || !op.mutates.empty() ||
-                         !graph_->madeBy(id).empty() || op.workspace_bytes > 0;
-    stage_of_op[static_cast<size_t>(k)] = numStages();
-    if (touches || k == 0) stages.push_back(Stage{.op = id});
-  }
-  stage_of_op[static_cast<size_t>(n)] = numStages();
-  stages.push_back(Stage{.op = graph_->endOfStep()});
+  for (int64_t k = 0; k <= graph_->numOps(); ++k) stages.push_back(Stage{.op = OpId(k)});
 }
 
 // Note [Lean problems]
@@ -133,9 +122,7 @@ void Problem::findReplays(const RecipeTable& table, const ProblemOptions& option
       if (source >= 0 && left_out[static_cast<size_t>(source)]) limit = std::min(limit, graph_->value(u).death);
       if (source >= 0 && !left_out[static_cast<size_t>(source)] && value_of[at(u)] < 0) replay.held.push_back(u);
     }
-    const auto after = std::upper_bound(stages.begin(), stages.end(), limit,
-                                        [](OpId op, const Stage& stage) { return op < stage.op; });
-    replay.until_stage = static_cast<int>(after - stages.begin()) - 1;
+    replay.until_stage = limit.index;
   }
 }
 
@@ -151,7 +138,7 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
     value_of[at(v)] = numValues();
     replay.outputs.push_back(numValues());
     Evictable value{.id = v, .bytes = bytes, .recipe = static_cast<int>(replays.size())};
-    value.first_stage = stage_of_op[at(recipe.producer())];
+    value.first_stage = recipe.producer().index;
     value.at_end = graph_->value(v).death >= graph_->endOfStep();
     values.push_back(std::move(value));
   }
@@ -159,10 +146,10 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
   replay.table_index = table_index;
   replay.ops = recipe.ops;
   replay.replay_bytes = recipe.output_bytes + recipe.workspace_bytes;
-  replay.last_stage = stage_of_op[at(recipe.lastOp())];
+  replay.last_stage = recipe.lastOp().index;
   for (const OpId op : recipe.ops) {
     replay.seconds += profile_->replaySeconds(graph_->op(op));
-    if (graph_->op(op).random) replay.random_stages.push_back(stage_of_op[at(op)]);
+    if (graph_->op(op).random) replay.random_stages.push_back(op.index);
   }
   replays.push_back(std::move(replay));
 }
@@ -182,13 +169,13 @@ void Problem::findUses() {
     Evictable& value = values[static_cast<size_t>(v)];
     value.pin_stage = value.first_stage;
     for (const OpId op : graph_->usesOf(value.id)) {
-      const int t = stage_of_op[at(op)];
+      const int t = op.index;
       POET_INTERNAL_ASSERT(t > value.first_stage, "value ", value.id.index, " is used by its own producer");
       value.use_stages.push_back(t);
       stages[static_cast<size_t>(t)].needs.push_back(v);
     }
     for (const OpId op : graph_->writersOf(value.id)) {
-      value.pin_stage = std::max(value.pin_stage, stage_of_op[at(op)]);
+      value.pin_stage = std::max(value.pin_stage, op.index);
     }
     if (value.at_end) {
       value.use_stages.push_back(endStage());

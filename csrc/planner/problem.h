@@ -12,10 +12,9 @@
 namespace poet::planner {
 
 // Note [Stages]
-// A stage is an op that touches data or takes memory; ops in between cannot set a peak, because what is freed after
-// one stage is freed before the next op, whatever it is. Op 0 is always a stage (values that existed before the step
-// may die right after it), and the end of the step is the last one: what must outlive the step is an input of it.
-// Replays of stage t run at position "before op(t)", then op(t) runs for the first time.
+// Stage t is op t, and the end of the step is the last one: what must outlive the step is an input of it. Replays of stage t
+// run at position "before op t", then op t runs for the first time. Views are stages as well: nothing happens in them, but
+// a value may die with one, or a recipe end before it, and then it matters on which side of it a replay stands.
 
 // A value that a plan may free and bring back: an output of a recipe above the size threshold.
 struct Evictable {
@@ -93,7 +92,6 @@ class Problem {
   std::vector<Evictable> values;
   std::vector<Replay> replays;         // in an order in which each may read what earlier ones make
   std::vector<Fixed> fixed;
-  std::vector<int> stage_of_op;        // stage that op is, or the next one
   std::vector<int> value_of;           // by ValueId: index into values, or -1
   int64_t generator_bytes = 0;
   double plain_seconds = 0;

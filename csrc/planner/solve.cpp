@@ -1,68 +1,131 @@
+// The outline of a solve: plain training, the floor, then a proof for small graphs or a search for large ones.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <string>
 
 #include "graph/error.h"
-#include "planner/extract.h"
-#include "planner/greedy.h"
+#include "planner/candidates.h"
+#include "planner/clock.h"
+#include "planner/exact.h"
+#include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
-#include "planner/timeline.h"
 #include "schedule/simulator.h"
 
 namespace poet {
 namespace planner {
 namespace {
 
-class Solve {
+class SolveRun {
  public:
-  Solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options, const IncumbentCallback& callback)
-      : graph_(graph), profile_(profile), options_(options), callback_(callback) {}
+  SolveRun(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+           const IncumbentCallback& on_incumbent)
+      : graph_(graph),
+        profile_(profile),
+        options_(options),
+        deadline_(options.time_limit_seconds),
+        plain_(simulatePlain(graph, profile)),
+        table_(graph),
+        problem_(graph, table_, profile,
+                 {.small_bytes = ProblemOptions::defaultSmallBytes(plain_.peak_bytes), .lean = false}),
+        best_(graph, profile, options, on_incumbent) {}
 
   Schedule run() {
-    const SimulationResult plain = simulatePlain(graph_, profile_);
-    const RecipeTable table(graph_);
-    const int64_t small = ProblemOptions::defaultSmallBytes(plain.peak_bytes);
-    const Problem problem(graph_, table, profile_, {.small_bytes = small, .lean = graph_.numOps() > 400});
-    ReplayPlan best;
-    best.by_stage.resize(problem.stages.size());
-    if (plain.peak_bytes > options_.ram_budget_bytes) {
-      double cost = -1;
-      for (const double exponent : {1.0, 0.5, 0.2, 2.0}) {
-        const auto plan = greedyPlan(problem, {.budget_bytes = options_.ram_budget_bytes, .distance_exponent = exponent});
-        if (!plan) continue;
-        const Timeline timeline = makeTimeline(problem, *plan);
-        if (timeline.peak_bytes > options_.ram_budget_bytes) continue;
-        if (cost < 0 || timeline.replay_seconds < cost) {
-          cost = timeline.replay_seconds;
-          best = *plan;
-        }
-      }
-      if (cost < 0) {
-        Schedule none = emptySchedule(graph_, options_);
-        none.message = "no plan found";
-        return none;
-      }
-    }
-    Schedule schedule = toSchedule(problem, best);
-    schedule.status = Status::kFeasible;
-    if (callback_) callback_(schedule);
+    Schedule schedule = plan();
+    schedule.solve_seconds = deadline_.elapsed();
     return schedule;
   }
 
  private:
-  Schedule toSchedule(const Problem& problem, const ReplayPlan& plan) {
+  Schedule plan() {
+    if (options_.runtime_budget_seconds && plain_.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
+      return tooSlow();
+    }
+    if (plain_.peak_bytes <= options_.ram_budget_bytes) {
+      best_.offer(problem_, emptyPlan());
+      if (options_.minimize != Objective::kMemory) return best_.finished(plain_.makespan_seconds, "all");
+    }
+    const bool small = problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostExactCandidates;
+    return small ? solveSmall() : solveLarge();
+  }
+
+  // ---- small graphs: proofs ---------------------------------------------------------------------------------------
+  Schedule solveSmall() {
+    if (options_.minimize == Objective::kMemory) {
+      const ExactPeak peak = leastPeak(problem_, exactOptions());
+      if (peak.plan) best_.offer(problem_, *peak.plan);
+      if (!best_.any()) return withoutPlan(peak);
+      return best_.finished(static_cast<double>(peak.bound_bytes), "all");
+    }
+    if (problem_.floor_bytes <= options_.ram_budget_bytes) {
+      const ExactPlan found = leastSeconds(problem_, options_.ram_budget_bytes, exactOptions());
+      if (found.plan) best_.offer(problem_, *found.plan);
+      if (best_.any()) return best_.finished(plain_.makespan_seconds + found.bound_seconds, "all");
+      if (!found.infeasible) return withoutPlan(ExactPeak{});
+    }
+    return withoutPlan(leastPeak(problem_, exactOptions()));
+  }
+
+  ExactOptions exactOptions() const {
+    return {.time_limit_seconds = deadline_.left(), .replay_seconds_limit = replayLimit(), .threads = options_.threads};
+  }
+
+  // No plan within the budget: infeasible where the least peak that any schedule needs lies above it.
+  Schedule withoutPlan(const ExactPeak& peak) {
     Schedule schedule = emptySchedule(graph_, options_);
-    writeActions(problem, plan, schedule);
-    schedule.status = Status::kFeasible;
-    finalize(graph_, profile_, schedule);
+    if (peak.plan && peak.peak_bytes <= options_.ram_budget_bytes) {
+      best_.offer(problem_, *peak.plan);
+      return best_.finished(plain_.makespan_seconds, "all");
+    }
+    if (peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes) schedule.status = Status::kInfeasible;
+    if (peak.plan) setLeast(schedule, *peak.plan, peak.peak_bytes, peak.proven);
     return schedule;
+  }
+
+  // ---- large graphs: search ---------------------------------------------------------------------------------------
+  Schedule solveLarge() { return emptySchedule(graph_, options_); }
+
+  // ---- outcomes without a plan ------------------------------------------------------------------------------------
+  Schedule tooSlow() {
+    Schedule schedule = emptySchedule(graph_, options_);
+    schedule.status = Status::kInfeasible;
+    schedule.message = detail::message("runtime_budget of ", *options_.runtime_budget_seconds,
+                                       " s cannot be met: plain training alone takes ", plain_.makespan_seconds, " s");
+    return schedule;
+  }
+
+  void setLeast(Schedule& schedule, const ReplayPlan& plan, int64_t peak_bytes, bool proven) {
+    schedule.least_ram_budget = peak_bytes;
+    schedule.least_ram_op = best_.simulated(problem_, plan).peak_op;
+    const char* deadline = options_.runtime_budget_seconds ? " within the runtime budget" : "";
+    schedule.message = detail::message("ram_budget of ", options_.ram_budget_bytes, " bytes cannot be met", deadline, ": ",
+                                       proven ? "the least that any schedule needs is " : "the least found so far is ",
+                                       peak_bytes, " bytes, at op ", schedule.least_ram_op.index, name(schedule.least_ram_op));
+  }
+
+  std::string name(OpId op) const {
+    return op.valid() && op < graph_.endOfStep() ? " (" + graph_.op(op).name + ")" : "";
+  }
+
+  std::optional<double> replayLimit() const {
+    if (!options_.runtime_budget_seconds) return std::nullopt;
+    return std::max(0.0, *options_.runtime_budget_seconds - plain_.makespan_seconds);
+  }
+
+  ReplayPlan emptyPlan() const {
+    ReplayPlan plan;
+    plan.by_stage.resize(problem_.stages.size());
+    return plan;
   }
 
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
-  const IncumbentCallback& callback_;
+  const Deadline deadline_;
+  const SimulationResult plain_;
+  const RecipeTable table_;
+  const Problem problem_;
+  Incumbent best_;
 };
 
 }  // namespace
@@ -71,7 +134,7 @@ class Solve {
 Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
                const IncumbentCallback& on_incumbent) {
   planner::checkOptions(options);
-  return planner::Solve(graph, profile, options, on_incumbent).run();
+  return planner::SolveRun(graph, profile, options, on_incumbent).run();
 }
 
 }  // namespace poet

@@ -80,7 +80,7 @@ class Builder {
       if (death >= position) continue;  // plain training still holds it when it is read for the last time
       timeline_.holdings.push_back({.id = fixed.id, .last = last});
       // The first step after its death.
-      const int stage = problem_.stage_of_op[static_cast<size_t>(death.index) + 1];
+      const int stage = death.index + 1;
       const int from = stage == 0 ? 0 : first_step_[static_cast<size_t>(stage) - 1] + 1;
       add(from, last, fixed.bytes);
     }

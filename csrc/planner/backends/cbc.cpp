@@ -8,13 +8,22 @@
 #include <ClpSimplex.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <string>
 
+#include "planner/backends/isolated.h"
 #include "planner/backends/solver.h"
+#include "planner/clock.h"
 
 namespace poet::planner {
 namespace {
+
+// Tiny models need no preprocessing, and some of them trip CBC's.
+constexpr int kMostColumnsWithoutPreprocessing = 600;
+constexpr double kFeasible = 1e-9;
+constexpr double kLeastSeconds = 0.05;
 
 // Rows first_row ... of a model, as the solvers take them.
 struct RowBlock {
@@ -53,6 +62,7 @@ class ClpLp : public LpSolver {
   }
 
   LpResult solve(double time_limit_seconds) override {
+    if (clp_.numberColumns() == 0) return solveEmpty();
     clp_.setMaximumWallSeconds(std::max(time_limit_seconds, 0.01));
     clp_.dual();
     LpResult result;
@@ -73,6 +83,16 @@ class ClpLp : public LpSolver {
   }
 
  private:
+  // Clp has no answer for a model without columns.
+  LpResult solveEmpty() const {
+    LpResult result;
+    result.status = SolverStatus::kOptimal;
+    for (int r = 0; r < clp_.numberRows(); ++r) {
+      if (clp_.rowLower()[r] > kFeasible || clp_.rowUpper()[r] < -kFeasible) result.status = SolverStatus::kInfeasible;
+    }
+    return result;
+  }
+
   ClpSimplex clp_;
 };
 
@@ -108,7 +128,9 @@ void load(Cbc_Model* cbc, const SparseModel& model) {
 }
 
 void setNumber(Cbc_Model* cbc, const char* name, double number) {
-  Cbc_setParameter(cbc, name, std::to_string(number).c_str());
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.12g", number);
+  Cbc_setParameter(cbc, name, text.data());
 }
 
 void setStart(Cbc_Model* cbc, const std::vector<double>& start) {
@@ -118,16 +140,30 @@ void setStart(Cbc_Model* cbc, const std::vector<double>& start) {
   Cbc_setMIPStartI(cbc, static_cast<int>(start.size()), columns.data(), start.data());
 }
 
-}  // namespace
+// CBC finds nothing to branch on and then no solution either.
+MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
+  LpResult lp = ClpLp(model).solve(options.time_limit_seconds);
+  MipResult result;
+  result.status = lp.status;
+  result.objective = lp.objective;
+  result.bound = lp.status == SolverStatus::kInfeasible ? kInfinity : lp.status == SolverStatus::kOptimal ? lp.objective : -kInfinity;
+  result.x = std::move(lp.x);
+  return result;
+}
 
-std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) { return std::make_unique<ClpLp>(model); }
+struct Settings {
+  bool preprocess = true;
+  bool cuts = true;
+};
 
-MipResult solveMip(const SparseModel& model, const MipOptions& options) {
+MipResult branchAndCut(const SparseModel& model, const MipOptions& options, const Settings& settings, double seconds) {
   const CbcHandle cbc(Cbc_newModel());
   load(cbc.get(), model);
   Cbc_setLogLevel(cbc.get(), 0);
-  setNumber(cbc.get(), "sec", options.time_limit_seconds);
+  setNumber(cbc.get(), "sec", seconds);
   Cbc_setParameter(cbc.get(), "timeMode", "elapsed");
+  if (!settings.preprocess) Cbc_setParameter(cbc.get(), "preprocess", "off");
+  if (!settings.cuts) Cbc_setParameter(cbc.get(), "cuts", "off");
   setNumber(cbc.get(), "ratio", options.relative_gap);
   setNumber(cbc.get(), "allow", options.absolute_gap);
   if (options.threads > 1) setNumber(cbc.get(), "threads", options.threads);
@@ -147,6 +183,24 @@ MipResult solveMip(const SparseModel& model, const MipOptions& options) {
   }
   result.bound = Cbc_getBestPossibleObjValue(cbc.get());
   return result;
+}
+
+}  // namespace
+
+std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) { return std::make_unique<ClpLp>(model); }
+
+MipResult solveMip(const SparseModel& model, const MipOptions& options) {
+  const bool any_integer = std::find(model.integer.begin(), model.integer.end(), 1) != model.integer.end();
+  if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
+  const bool small = model.numColumns() <= kMostColumnsWithoutPreprocessing;
+  // Where one way crashes another mostly does not.
+  const Deadline deadline(options.time_limit_seconds);
+  for (const Settings settings : {Settings{.preprocess = !small}, {.preprocess = small}, {.preprocess = false, .cuts = false}}) {
+    const double seconds = std::max(deadline.left(), kLeastSeconds);
+    if (auto result = solveInChild(seconds, [&] { return branchAndCut(model, options, settings, seconds); })) return *result;
+    if (deadline.over()) break;
+  }
+  return MipResult{};
 }
 
 const char* solverName() {

@@ -1,0 +1,143 @@
+#include "planner/exact.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/candidates.h"
+#include "planner/clock.h"
+#include "planner/program.h"
+#include "planner/program_search.h"
+#include "planner/timeline.h"
+
+namespace poet::planner {
+namespace {
+
+constexpr int kMostRounds = 3;           // how often a stage may go through its candidates
+constexpr double kValueTolerance = 1e-7; // relative, on seconds: solver values of equal plans differ by less
+
+bool keepsDeadline(const Timeline& timeline, const ExactOptions& options) {
+  return !options.replay_seconds_limit ||
+         timeline.replay_seconds <= *options.replay_seconds_limit * (1 + kValueTolerance);
+}
+
+SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads, const ReplayPlan* start) {
+  Relaxation root = relax(program, {.time_limit_seconds = deadline.left() / 2});
+  if (root.status == SolverStatus::kInfeasible) {
+    SearchResult infeasible;
+    infeasible.status = SolverStatus::kInfeasible;
+    infeasible.bound = kInfinity;
+    return infeasible;
+  }
+  return searchProgram(program, root, {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
+}
+
+class LeastSeconds {
+ public:
+  LeastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options)
+      : problem_(problem), budget_(budget_bytes), options_(options), deadline_(options.time_limit_seconds) {}
+
+  ExactPlan run() {
+    const SearchResult bound = solve(/*relaxed=*/true, /*rounds=*/1);
+    if (bound.status == SolverStatus::kInfeasible) {
+      result_.infeasible = true;
+      return std::move(result_);
+    }
+    if (std::isfinite(bound.bound)) result_.bound_seconds = std::max(0.0, bound.bound / costPerSecond(problem_));
+    offer(bound.plan);
+    for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
+      offer(solve(/*relaxed=*/false, rounds).plan);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  SearchResult solve(bool relaxed, int rounds) {
+    const Program program(problem_, allCandidates(problem_, rounds),
+                          {.budget_bytes = budget_, .replay_seconds_limit = options_.replay_seconds_limit, .relaxed = relaxed});
+    const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
+    return solveOnce(program, deadline_, options_.threads, start);
+  }
+
+  void offer(const std::optional<ReplayPlan>& plan) {
+    if (!plan) return;
+    const Timeline timeline = makeTimeline(problem_, *plan);
+    if (timeline.peak_bytes > budget_ || !keepsDeadline(timeline, options_)) return;
+    if (!result_.plan || timeline.replay_seconds < seconds_) {
+      result_.plan = plan;
+      seconds_ = timeline.replay_seconds;
+    }
+    const double total = problem_.plain_seconds + seconds_;
+    result_.proven = seconds_ - result_.bound_seconds <= kValueTolerance * total;
+  }
+
+  const Problem& problem_;
+  const int64_t budget_;
+  const ExactOptions& options_;
+  const Deadline deadline_;
+  ExactPlan result_;
+  double seconds_ = 0;
+};
+
+class LeastPeak {
+ public:
+  LeastPeak(const Problem& problem, const ExactOptions& options)
+      : problem_(problem), options_(options), deadline_(options.time_limit_seconds) {}
+
+  ExactPeak run() {
+    result_.bound_bytes = problem_.floor_bytes;
+    const SearchResult bound = solve(/*relaxed=*/true, /*rounds=*/1);
+    if (bound.status == SolverStatus::kInfeasible) {
+      result_.infeasible = true;
+      return std::move(result_);
+    }
+    // The objective is peak / floor - 1; peaks are whole bytes.
+    const double floor = static_cast<double>(problem_.floor_bytes);
+    if (std::isfinite(bound.bound)) {
+      const double least = floor * (1 + bound.bound - kValueTolerance);
+      result_.bound_bytes = std::max(result_.bound_bytes, static_cast<int64_t>(std::ceil(least)));
+    }
+    offer(bound.plan);
+    for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
+      offer(solve(/*relaxed=*/false, rounds).plan);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  SearchResult solve(bool relaxed, int rounds) {
+    const Program program(problem_, allCandidates(problem_, rounds),
+                          {.budget_bytes = std::max<int64_t>(1, problem_.floor_bytes),
+                           .replay_seconds_limit = options_.replay_seconds_limit,
+                           .relaxed = relaxed,
+                           .replay_weight = 0,
+                           .excess_weight = 1});
+    const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
+    return solveOnce(program, deadline_, options_.threads, start);
+  }
+
+  void offer(const std::optional<ReplayPlan>& plan) {
+    if (!plan) return;
+    const Timeline timeline = makeTimeline(problem_, *plan);
+    if (!keepsDeadline(timeline, options_)) return;
+    if (!result_.plan || timeline.peak_bytes < result_.peak_bytes) {
+      result_.plan = plan;
+      result_.peak_bytes = timeline.peak_bytes;
+    }
+    result_.proven = result_.peak_bytes <= result_.bound_bytes;
+  }
+
+  const Problem& problem_;
+  const ExactOptions& options_;
+  const Deadline deadline_;
+  ExactPeak result_;
+};
+
+}  // namespace
+
+ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options) {
+  return LeastSeconds(problem, budget_bytes, options).run();
+}
+
+ExactPeak leastPeak(const Problem& problem, const ExactOptions& options) { return LeastPeak(problem, options).run(); }
+
+}  // namespace poet::planner

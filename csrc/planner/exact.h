@@ -1,0 +1,39 @@
+// Small graphs: plans with a proof, over every schedule. See Note [Bounds for every schedule].
+#pragma once
+
+#include <optional>
+
+#include "planner/problem.h"
+#include "planner/replay_plan.h"
+
+namespace poet::planner {
+
+// Above this many candidate replays (stages x runnable recipes) a proof is not tried.
+inline constexpr size_t kMostExactCandidates = 2500;
+
+struct ExactOptions {
+  double time_limit_seconds = 10;
+  std::optional<double> replay_seconds_limit;
+  int threads = 1;
+};
+
+// Least replay seconds within a budget.
+struct ExactPlan {
+  bool infeasible = false;         // proven: no schedule keeps budget and deadline
+  std::optional<ReplayPlan> plan;  // the best that was found
+  double bound_seconds = 0;        // no schedule replays for less
+  bool proven = false;             // the plan attains the bound
+};
+ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options);
+
+// Least peak within a deadline.
+struct ExactPeak {
+  bool infeasible = false;         // proven: no schedule keeps the deadline
+  std::optional<ReplayPlan> plan;
+  int64_t peak_bytes = 0;          // of plan
+  int64_t bound_bytes = 0;         // no schedule needs less
+  bool proven = false;             // peak_bytes == bound_bytes
+};
+ExactPeak leastPeak(const Problem& problem, const ExactOptions& options);
+
+}  // namespace poet::planner

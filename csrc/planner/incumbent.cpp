@@ -1,0 +1,62 @@
+#include "planner/incumbent.h"
+
+#include <algorithm>
+
+#include "planner/extract.h"
+#include "planner/options.h"
+#include "schedule/simulator.h"
+
+namespace poet::planner {
+
+bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
+  Schedule schedule = simulated(problem, plan);
+  if (schedule.peak_bytes > options_.ram_budget_bytes) return false;
+  if (options_.runtime_budget_seconds &&
+      schedule.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
+    return false;
+  }
+  if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
+  best_ = std::move(schedule);
+  describe(*best_);
+  if (callback_) callback_(*best_);
+  return true;
+}
+
+Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) const {
+  Schedule schedule = emptySchedule(graph_, options_);
+  schedule.status = Status::kFeasible;
+  writeActions(problem, plan, schedule);
+  finalize(graph_, profile_, schedule);
+  return schedule;
+}
+
+void Incumbent::setBound(double bound, const std::string& scope) {
+  if (options_.minimize == Objective::kEnergy) bound = profile_.joules(bound, bound);
+  std::optional<double>& known = scope == "all" ? all_bound_ : candidates_bound_;
+  known = known ? std::max(*known, bound) : bound;
+}
+
+Schedule Incumbent::finished() {
+  describe(*best_);
+  return *best_;
+}
+
+// A bound over all schedules that proves the plan, else the greatest that is known, with its scope.
+void Incumbent::describe(Schedule& schedule) const {
+  const double value = schedule.objectiveValue();
+  const auto gapTo = [&](double bound) { return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0; };
+  schedule.status = Status::kFeasible;
+  const bool candidates = candidates_bound_ && (!all_bound_ || *candidates_bound_ > *all_bound_);
+  if (all_bound_ && gapTo(*all_bound_) <= kOptimalGap) {
+    schedule.status = Status::kOptimal;
+    schedule.bound = std::min(*all_bound_, value);
+    schedule.gap = 0.0;
+    schedule.bound_scope = "all";
+  } else if (all_bound_ || candidates_bound_) {
+    schedule.bound = std::min(candidates ? *candidates_bound_ : *all_bound_, value);
+    schedule.gap = gapTo(*schedule.bound);
+    schedule.bound_scope = candidates ? "candidates" : "all";
+  }
+}
+
+}  // namespace poet::planner

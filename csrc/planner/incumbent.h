@@ -1,0 +1,54 @@
+// The best plan so far, as the simulator sees it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "planner/planner.h"
+#include "planner/problem.h"
+#include "planner/replay_plan.h"
+
+namespace poet::planner {
+
+// Seconds are sums of thousands of doubles, in an order of their own in every part that adds them up.
+inline constexpr double kSecondsTolerance = 1e-9;  // relative
+// A plan is optimal when it lies this close to a bound that holds for every schedule.
+inline constexpr double kOptimalGap = 1e-6;        // relative
+
+class Incumbent {
+ public:
+  Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options, const IncumbentCallback& callback)
+      : graph_(graph), profile_(profile), options_(options), callback_(callback) {}
+
+  // Takes the plan if the simulator finds it within the budgets and better than the best so far; then the callback hears
+  // of it. True where it was taken.
+  bool offer(const Problem& problem, const ReplayPlan& plan);
+
+  // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not.
+  Schedule simulated(const Problem& problem, const ReplayPlan& plan) const;
+
+  bool any() const { return best_.has_value(); }
+  const Schedule& best() const { return *best_; }
+
+  // A lower bound in the objective's unit; "all" beats "candidates" where both are known.
+  void setBound(double bound, const std::string& scope);
+
+  // The best plan with its bound: optimal where it attains a bound over all schedules.
+  Schedule finished();
+  Schedule finished(double bound, const std::string& scope) {
+    setBound(bound, scope);
+    return finished();
+  }
+
+ private:
+  void describe(Schedule& schedule) const;
+
+  const Graph& graph_;
+  const DeviceProfile& profile_;
+  const SolveOptions& options_;
+  const IncumbentCallback& callback_;
+  std::optional<Schedule> best_;
+  std::optional<double> all_bound_, candidates_bound_;
+};
+
+}  // namespace poet::planner

@@ -1,0 +1,29 @@
+// The continuous relaxation of a Program: memory rows and path cuts are added as they are violated.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "planner/backends/solver.h"
+#include "planner/program.h"
+
+namespace poet::planner {
+
+struct Relaxation {
+  SolverStatus status = SolverStatus::kStopped;  // kOptimal: of the relaxation with every row that mattered
+  double objective = 0;    // a lower bound on every point of the program, scaled; valid also when kStopped in between
+  bool has_bound = false;
+  std::vector<double> x;
+  SparseModel model;       // the program, the memory rows and the cuts that were added
+  int memory_rows = 0;
+  int cuts = 0;
+};
+
+struct RelaxationOptions {
+  double time_limit_seconds = 10;
+  bool cuts = true;
+};
+
+Relaxation relax(const Program& program, const RelaxationOptions& options);
+
+}  // namespace poet::planner

@@ -1,0 +1,193 @@
+#include "planner/exhaustive.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include "graph/recipes.h"
+#include "schedule/simulator.h"
+
+namespace poet::testing {
+namespace {
+
+using Mask = uint32_t;
+
+class Search {
+ public:
+  Search(const Graph& graph, const DeviceProfile& profile, int64_t budget)
+      : graph_(graph), profile_(profile), budget_(budget), table_(graph) {
+    for (int64_t i = 0; i < graph.numValues(); ++i) {
+      bit_.push_back(table_.recipeOf(ValueId(i)) >= 0 ? static_cast<int>(values_.size()) : -1);
+      if (bit_.back() >= 0) values_.push_back(ValueId(i));
+    }
+    if (values_.size() > 20) throw std::invalid_argument("too many values for an exhaustive search");
+    generator_.assign(static_cast<size_t>(graph.numOps()), -1);
+    int generators = 0;
+    for (const Recipe& recipe : table_.recipes()) {
+      for (const OpId op : recipe.ops) {
+        if (graph.op(op).random) generator_[static_cast<size_t>(op.index)] = generators++;
+      }
+    }
+    for (int64_t k = 0; k <= graph.numOps(); ++k) fixed_.push_back(fixedBefore(OpId(k)));
+  }
+
+  std::optional<double> run() {
+    push(0, {0, 0, 0});
+    while (!queue_.empty()) {
+      const auto [cost, state] = queue_.top();
+      queue_.pop();
+      if (cost > best_.at(state)) continue;
+      if (state.next == graph_.numOps() && atEnd(state)) return cost;
+      freeOne(cost, state);
+      replayOne(cost, state);
+      if (state.next < graph_.numOps()) runNext(cost, state);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct State {
+    int64_t next;
+    Mask resident;
+    Mask generators;
+    auto operator<=>(const State&) const = default;
+  };
+  using Entry = std::pair<double, State>;
+
+  Mask bitOf(ValueId v) const {
+    const int bit = bit_[static_cast<size_t>(v.index)];
+    return bit < 0 ? 0 : Mask{1} << bit;
+  }
+
+  void push(double cost, const State& state) {
+    const auto [known, fresh] = best_.emplace(state, cost);
+    if (!fresh && known->second <= cost) return;
+    known->second = cost;
+    queue_.emplace(cost, state);
+  }
+
+  // Values without a recipe live as in plain training.
+  int64_t fixedBefore(OpId position) const {
+    int64_t bytes = graph_.baseBytes();
+    for (int64_t i = 0; i < graph_.numValues(); ++i) {
+      if (bit_[static_cast<size_t>(i)] < 0 && alive(ValueId(i), position)) bytes += graph_.value(ValueId(i)).bytes;
+    }
+    return bytes;
+  }
+  bool alive(ValueId v, OpId position) const {
+    return graph_.value(v).producer < position && graph_.value(v).death >= position;
+  }
+  int64_t bytesOf(const State& state) const {
+    int64_t bytes = fixed_[static_cast<size_t>(state.next)];
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (state.resident >> i & 1) bytes += graph_.value(values_[i]).bytes;
+    }
+    return bytes + profile_.generator_state_bytes * __builtin_popcount(state.generators);
+  }
+  int64_t madeBytes(OpId op) const {
+    int64_t bytes = 0;
+    for (const ValueId v : graph_.madeBy(op)) bytes += graph_.value(v).bytes;
+    return bytes;
+  }
+  int versionBefore(ValueId v, OpId position) const {
+    const auto& writers = graph_.writersOf(v);
+    return static_cast<int>(std::lower_bound(writers.begin(), writers.end(), position) - writers.begin());
+  }
+
+  bool atEnd(const State& state) const {
+    return std::all_of(values_.begin(), values_.end(), [&](ValueId v) {
+      return graph_.value(v).death < graph_.endOfStep() || (state.resident & bitOf(v));
+    });
+  }
+
+  void freeOne(double cost, const State& state) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const auto& writers = graph_.writersOf(values_[i]);
+      const bool written_later = !writers.empty() && writers.back().index >= state.next;
+      if ((state.resident >> i & 1) && !written_later) {
+        push(cost, {state.next, state.resident & ~(Mask{1} << i), state.generators});
+      }
+    }
+  }
+
+  bool mayReplay(const Recipe& recipe, const State& state) const {
+    if (recipe.lastOp().index >= state.next) return false;
+    for (const OpId op : recipe.ops) {
+      const int generator = generator_[static_cast<size_t>(op.index)];
+      if (generator >= 0 && !(state.generators >> generator & 1)) return false;
+      for (const ValueId u : graph_.dataInputs(op)) {
+        if (graph_.value(u).producer == recipe.producer()) continue;
+        const auto& statistics = graph_.op(op).statistics;
+        if (std::binary_search(statistics.begin(), statistics.end(), u)) continue;
+        const OpId here(state.next);
+        const bool there = bit_[static_cast<size_t>(u.index)] >= 0 ? (state.resident & bitOf(u)) != 0 : alive(u, here);
+        if (!there || versionBefore(u, op) != versionBefore(u, here)) return false;
+      }
+    }
+    return true;
+  }
+
+  void replayOne(double cost, const State& state) {
+    for (const Recipe& recipe : table_.recipes()) {
+      if (!mayReplay(recipe, state)) continue;
+      if (bytesOf(state) + recipe.output_bytes + recipe.workspace_bytes > budget_) continue;
+      State after = state;
+      double seconds = 0;
+      for (const ValueId v : recipe.outputs) after.resident |= bitOf(v);
+      for (const OpId op : recipe.ops) seconds += profile_.replaySeconds(graph_.op(op));
+      push(cost + seconds, after);
+    }
+  }
+
+  void runNext(double cost, const State& state) {
+    const OpId op(state.next);
+    for (const ValueId v : graph_.dataInputs(op)) {
+      if (bit_[static_cast<size_t>(v.index)] >= 0 && !(state.resident & bitOf(v))) return;
+    }
+    const int generator = generator_[static_cast<size_t>(op.index)];
+    for (int keep = 0; keep <= (generator >= 0 ? 1 : 0); ++keep) {
+      State during = state;
+      if (keep) during.generators |= Mask{1} << generator;
+      if (bytesOf(during) + madeBytes(op) + graph_.op(op).workspace_bytes > budget_) continue;
+      during.next += 1;
+      for (const ValueId v : graph_.madeBy(op)) during.resident |= bitOf(v);
+      push(cost, during);
+    }
+  }
+
+  const Graph& graph_;
+  const DeviceProfile& profile_;
+  const int64_t budget_;
+  const RecipeTable table_;
+  std::vector<int> bit_;          // by value
+  std::vector<ValueId> values_;   // with a recipe
+  std::vector<int> generator_;    // by op
+  std::vector<int64_t> fixed_;    // by position
+  std::map<State, double> best_;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+}  // namespace
+
+std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile, int64_t budget_bytes) {
+  return Search(graph, profile, budget_bytes).run();
+}
+
+std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile, std::optional<double> limit) {
+  int64_t low = 0, high = simulatePlain(graph, profile).peak_bytes;  // high has a plan, low has none
+  const auto possible = [&](int64_t budget) {
+    const auto seconds = exhaustiveReplaySeconds(graph, profile, budget);
+    return seconds && (!limit || *seconds <= *limit + 1e-9);
+  };
+  if (limit && *limit < 0) return std::nullopt;
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    (possible(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+}  // namespace poet::testing

@@ -1,0 +1,159 @@
+// The planner against the exhaustive search, on hundreds of random small graphs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "planner/exhaustive.h"
+#include "planner/planner.h"
+#include "planner/random_graph.h"
+#include "schedule/simulator.h"
+
+namespace poet {
+namespace {
+
+using testing::exhaustivePeak;
+using testing::exhaustiveReplaySeconds;
+using testing::randomGraph;
+
+int numCases() {
+  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
+  return more != nullptr ? std::atoi(more) : 150;
+}
+
+DeviceProfile testProfile() {
+  DeviceProfile profile;
+  profile.name = "test";
+  profile.compute_watts = 2;
+  profile.idle_watts = 1;
+  profile.generator_state_bytes = 3;
+  return profile;
+}
+
+// What must hold of every schedule that solve() returns.
+void checkSchedule(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options, const Schedule& schedule) {
+  if (!schedule.hasPlan()) {
+    EXPECT_FALSE(schedule.gap.has_value());
+    EXPECT_TRUE(schedule.before.empty());
+    return;
+  }
+  const SimulationResult simulated = simulate(graph, schedule, profile);
+  EXPECT_EQ(schedule.peak_bytes, simulated.peak_bytes);
+  EXPECT_EQ(schedule.believed_peak_bytes, simulated.peak_bytes);
+  EXPECT_NEAR(schedule.believed_seconds, simulated.makespan_seconds, 1e-9 * simulated.makespan_seconds);
+  EXPECT_LE(simulated.peak_bytes, options.ram_budget_bytes);
+  if (options.runtime_budget_seconds) {
+    EXPECT_LE(simulated.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
+  }
+  ASSERT_TRUE(schedule.gap.has_value());
+  ASSERT_TRUE(schedule.bound.has_value());
+  EXPECT_LE(*schedule.bound, schedule.objectiveValue());
+  if (schedule.status == Status::kOptimal) {
+    EXPECT_EQ(*schedule.gap, 0.0);
+    EXPECT_EQ(schedule.bound_scope, "all");
+  }
+}
+
+struct Case {
+  explicit Case(uint64_t seed) : graph(randomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
+    plain = simulatePlain(graph, profile);
+    least = exhaustivePeak(graph, profile, std::nullopt).value();
+    options.ram_budget_bytes = std::max<int64_t>(1, std::uniform_int_distribution<int64_t>(least, plain.peak_bytes)(random));
+    options.time_limit_seconds = 20;
+  }
+
+  Graph graph;
+  DeviceProfile profile;
+  std::mt19937_64 random;
+  SimulationResult plain;
+  int64_t least = 0;
+  SolveOptions options;
+};
+
+TEST(Optimality, TimeAndEnergyAgreeWithAnExhaustiveSearch) {
+  int optimal = 0;
+  for (int seed = 0; seed < numCases(); ++seed) {
+    SCOPED_TRACE(seed);
+    Case c(static_cast<uint64_t>(seed));
+    c.options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
+    if (seed % 3 == 0) c.options.runtime_budget_seconds = c.plain.makespan_seconds * (1.0 + 0.1 * (seed % 7));
+    const Schedule schedule = solve(c.graph, c.profile, c.options);
+    checkSchedule(c.graph, c.profile, c.options, schedule);
+    const auto truth = exhaustiveReplaySeconds(c.graph, c.profile, c.options.ram_budget_bytes);
+    const bool late = c.options.runtime_budget_seconds &&
+                      *truth + c.plain.makespan_seconds > *c.options.runtime_budget_seconds * (1 + 1e-9);
+    if (late) {
+      EXPECT_FALSE(schedule.hasPlan());
+      continue;
+    }
+    ASSERT_TRUE(schedule.hasPlan()) << toString(schedule.status) << " " << schedule.message;
+    const double extra = schedule.makespan_seconds - c.plain.makespan_seconds;
+    EXPECT_GE(extra, *truth - 1e-6);
+    if (schedule.status == Status::kOptimal) {
+      EXPECT_NEAR(extra, *truth, 1e-6);
+    }
+    optimal += schedule.status == Status::kOptimal;
+    if (schedule.status != Status::kOptimal) {
+      std::printf("seed %d: %s, +%g against +%g, bound %g\n", seed, std::string(toString(schedule.status)).c_str(), extra,
+                  *truth, *schedule.bound);
+    }
+  }
+  RecordProperty("optimal", optimal);
+  std::printf("%d optimal\n", optimal);
+}
+
+TEST(Optimality, LeastMemoryAgreesWithAnExhaustiveSearch) {
+  int optimal = 0;
+  for (int seed = 0; seed < numCases(); ++seed) {
+    SCOPED_TRACE(seed);
+    Case c(static_cast<uint64_t>(seed) + 10000);
+    c.options.minimize = Objective::kMemory;
+    c.options.ram_budget_bytes = c.plain.peak_bytes;
+    std::optional<double> limit;
+    if (seed % 3 == 0) {
+      limit = c.plain.makespan_seconds * 0.1 * (seed % 7);
+      c.options.runtime_budget_seconds = c.plain.makespan_seconds + *limit;
+    }
+    const Schedule schedule = solve(c.graph, c.profile, c.options);
+    checkSchedule(c.graph, c.profile, c.options, schedule);
+    const int64_t truth = exhaustivePeak(c.graph, c.profile, limit).value();
+    ASSERT_TRUE(schedule.hasPlan());
+    EXPECT_GE(schedule.peak_bytes, truth);
+    if (schedule.status == Status::kOptimal) {
+      EXPECT_EQ(schedule.peak_bytes, truth);
+    }
+    optimal += schedule.status == Status::kOptimal;
+    if (schedule.status != Status::kOptimal) {
+      std::printf("seed %d: %s, %ld against %ld, bound %g\n", seed, std::string(toString(schedule.status)).c_str(),
+                  static_cast<long>(schedule.peak_bytes), static_cast<long>(truth), *schedule.bound);
+    }
+  }
+  std::printf("%d optimal\n", optimal);
+}
+
+TEST(Optimality, LeastBudgetHasAPlanAndOneByteLessHasNone) {
+  for (int seed = 0; seed < numCases(); ++seed) {
+    SCOPED_TRACE(seed);
+    Case c(static_cast<uint64_t>(seed) + 20000);
+    if (c.least <= 1) continue;
+    c.options.ram_budget_bytes = c.least - 1;
+    const Schedule none = solve(c.graph, c.profile, c.options);
+    checkSchedule(c.graph, c.profile, c.options, none);
+    EXPECT_FALSE(none.hasPlan());
+    if (none.status != Status::kInfeasible) {
+      std::printf("seed %d: %s, least %ld\n", seed, std::string(toString(none.status)).c_str(), static_cast<long>(c.least));
+      continue;
+    }
+    ASSERT_TRUE(none.least_ram_budget.has_value());
+    EXPECT_EQ(*none.least_ram_budget, c.least);
+    EXPECT_TRUE(none.least_ram_op.valid());
+    EXPECT_FALSE(none.message.empty());
+    c.options.ram_budget_bytes = *none.least_ram_budget;
+    const Schedule found = solve(c.graph, c.profile, c.options);
+    checkSchedule(c.graph, c.profile, c.options, found);
+    EXPECT_TRUE(found.hasPlan());
+  }
+}
+
+}  // namespace
+}  // namespace poet
