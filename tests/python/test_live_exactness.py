@@ -1,0 +1,61 @@
+"""Every kind of step trains to the same bits under random plans, in the debug mode that checks itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from random_plans import random_plan
+from zoo import KINDS, build, differences, plain
+
+from poet import _C
+from poet._live import run_step
+
+_CALLS = {"accumulation": 18}
+_DEVICE = _C.DeviceProfile.by_name("host")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _train_randomly(kind: str, calls: int, seed: int, eagerness: float) -> tuple[Any, list[Any], dict[str, Any]]:
+    case = build(kind)
+    session = _C.Session(verify=True)
+    results = []
+    for i in range(calls):
+        result, report = run_step(session, case.step, case.batches(i), {})
+        results.append(result)
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            session.set_plan(report["variant"], random_plan(graph, seed, eagerness), _DEVICE)
+    return case, results, session.counters()
+
+
+@pytest.mark.parametrize("eagerness", [0.03, 0.3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_plans_keep_every_bit(kind: str, eagerness: float) -> None:
+    calls = _CALLS.get(kind, 6)
+    results, state = plain(kind, calls)
+    case, under_plan, counters = _train_randomly(kind, calls, seed=len(kind), eagerness=eagerness)
+    assert differences(state, case.state()) == []
+    assert [str(r) for r in under_plan] == [str(r) for r in results]
+    assert counters["followed_steps"] >= 3
+    assert counters["departures"] == 0, counters["last_departure"]
+    assert counters["unplanned_recomputes"] == 0, counters["first_unplanned"]
+    if eagerness > 0.1:
+        assert counters["planned_recomputes"] > 0
+
+
+def test_random_plans_keep_every_bit_on_two_threads() -> None:
+    torch.set_num_threads(2)
+    results, state = plain("residual_net", 6)
+    case, under_plan, counters = _train_randomly("residual_net", 6, seed=1, eagerness=0.2)
+    assert differences(state, case.state()) == []
+    assert [str(r) for r in under_plan] == [str(r) for r in results]
+    assert counters["planned_recomputes"] > 0

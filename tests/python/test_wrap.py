@@ -1,0 +1,397 @@
+"""poet.wrap: training inside a budget, departures, errors, options."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from zoo import build, differences, plain
+
+import poet
+from poet import _C
+
+
+class _Model:
+    """A deep narrow network whose activations outweigh its parameters, and its step."""
+
+    def __init__(self, width: int = 16, depth: int = 12, rows: int = 2048) -> None:
+        torch.manual_seed(0)
+        layers = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))]
+        self.net = nn.Sequential(*layers, nn.Linear(width, 4))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), foreach=False)
+        self.x, self.y = torch.randn(rows, width), torch.randint(0, 4, (rows,))
+        self.before_backward: Callable[[torch.Tensor], None] = lambda logits: None
+        self.after_backward: Callable[[], None] = lambda: None
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        logits = self.net(x)
+        self.before_backward(logits)
+        loss = F.cross_entropy(logits, y)
+        loss.backward()
+        self.after_backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        found = {name: p.detach().clone() for name, p in self.net.named_parameters()}
+        found |= {f"{n}.grad": p.grad.clone() for n, p in self.net.named_parameters() if p.grad is not None}
+        for i, state in enumerate(self.optimizer.state.values()):
+            found |= {f"{i}.{k}": v.clone() for k, v in state.items()}
+        return found | {"generator": torch.get_rng_state()}
+
+
+def _share(model: _Model, share: float) -> int:
+    """A budget at that share of what activations add to the least that the step needs."""
+    graph = poet.trace(model.step, model.x, model.y)
+    plain_peak = graph.plain_peak_bytes()
+    activations = sum(v.bytes for v in graph.values if v.kind == poet.ValueKind.ACTIVATION)
+    return int(plain_peak - (1 - share) * activations)
+
+
+@pytest.fixture
+def budget() -> int:
+    return _share(_Model(), 0.5)
+
+
+def _wrapped(model: _Model, budget: int, **options: Any) -> poet.WrappedStep:
+    return poet.wrap(model.step, ram_budget=budget, background=False, time_limit_s=20, **options)
+
+
+def _train(step: Callable[..., Any], model: _Model, calls: int) -> list[float]:
+    return [float(step(model.x, model.y)) for _ in range(calls)]
+
+
+def _plain(calls: int, change: Callable[[_Model, int], None] = lambda model, call: None) -> tuple[list[float], dict]:
+    model = _Model()
+    losses = []
+    for call in range(calls):
+        change(model, call)
+        losses.append(float(model.step(model.x, model.y)))
+    return losses, model.state()
+
+
+def test_the_plan_is_in_force_from_the_fourth_call_and_keeps_every_bit(budget: int) -> None:
+    losses, state = _plain(7)
+    model = _Model()
+    with _wrapped(model, budget) as step:
+        first = _train(step, model, 3)
+        assert step.stats.followed_steps == 0
+        rest = _train(step, model, 4)
+        assert step.stats.followed_steps == 4
+        assert step.schedule is not None and step.schedule.status in ("optimal", "feasible")
+        assert step.schedule.peak_bytes <= budget
+        assert step.stats.planned_recomputes > 0
+        assert step.stats.unplanned_recomputes == 0, step.stats.first_unplanned
+        assert step.graph is not None and len(step.graph.ops) > 0
+    assert first + rest == losses
+    assert differences(state, model.state()) == []
+
+
+@pytest.mark.parametrize("kind", ["residual_net", "gpt2", "bert", "in_place_chains", "gan", "accumulation"])
+def test_solved_plans_keep_every_bit(kind: str) -> None:
+    calls = 15 if kind == "accumulation" else 7
+    results, state = plain(kind, calls)
+    probe = build(kind)
+    if kind == "accumulation":
+        step = poet.wrap(probe.step, ram_budget="90%", background=False, time_limit_s=10)
+        for i in range(6):
+            step(*probe.batches(i))
+        graph = step.graph
+    else:
+        graph = poet.trace(probe.step, *probe.batches(0))
+    assert graph is not None
+    made = [v for v in graph.values if v.producer is not None]
+    activations = sum(v.bytes for v in made if v.kind == poet.ValueKind.ACTIVATION)
+    case = build(kind)
+    budget = int(graph.plain_peak_bytes() - 0.2 * activations)
+    step = poet.wrap(case.step, ram_budget=budget, background=False, time_limit_s=10)
+    under_plan = [step(*case.batches(i)) for i in range(calls)]
+    assert [str(r) for r in under_plan] == [str(r) for r in results]
+    assert differences(state, case.state()) == []
+    assert step.stats.followed_steps > 0, step.stats
+    assert step.stats.departures == 0, step.stats.last_departure
+
+
+def test_percentages_and_background_planning() -> None:
+    losses, state = _plain(4)
+    model = _Model()
+    step = poet.wrap(model.step, ram_budget="90%", time_limit_s=20)
+    trained = _train(step, model, 3)
+    assert step.wait_for_plan(60)
+    trained += _train(step, model, 1)
+    assert step.stats.followed_steps == 1
+    assert step.schedule is not None and step.graph is not None
+    assert step.schedule.peak_bytes <= 0.9 * step.graph.plain_peak_bytes()
+    assert trained == losses
+    assert differences(state, model.state()) == []
+
+
+# ---------------------------------------------------------------- departures
+
+
+def _compare_departure(budget: int, change: Callable[[_Model, int], None], calls: int = 8) -> poet.StepStats:
+    losses, state = _plain(calls, change)
+    model = _Model()
+    step = _wrapped(model, budget)
+    trained = []
+    for call in range(calls):
+        change(model, call)
+        trained.append(float(step(model.x, model.y)))
+    assert trained == losses
+    assert differences(state, model.state()) == []
+    return step.stats
+
+
+def test_an_extra_op_departs_and_nothing_is_lost(budget: int) -> None:
+    def change(model: _Model, call: int) -> None:
+        model.before_backward = (lambda logits: logits.mul(2)) if call == 5 else (lambda logits: None)
+
+    stats = _compare_departure(budget, change)
+    assert stats.departures == 1
+    assert "was expected" in stats.last_departure or "shapes" in stats.last_departure
+    assert stats.followed_steps >= 3
+
+
+def test_another_batch_size_departs_and_nothing_is_lost(budget: int) -> None:
+    def change(model: _Model, call: int) -> None:
+        rows = 2048 if call != 5 else 1000
+        torch.manual_seed(call)
+        model.x, model.y = torch.randn(rows, 16), torch.randint(0, 4, (rows,))
+
+    assert _compare_departure(budget, change).departures == 1
+
+
+def test_fewer_and_more_ops_at_the_end_depart(budget: int) -> None:
+    def change(model: _Model, call: int) -> None:
+        if call == 4:
+            model.optimizer.step = lambda: None  # type: ignore[method-assign]
+        elif call == 5:
+            del model.optimizer.step  # type: ignore[method-assign]
+        if call == 6:
+            model.optimizer.register_step_post_hook(lambda *_: torch.ones(3).sum() and None)
+
+    assert _compare_departure(budget, change).departures >= 2
+
+
+def test_activations_kept_by_the_user_are_whole(budget: int) -> None:
+    kept: list[torch.Tensor] = []
+
+    def keep(model: _Model) -> list[torch.Tensor]:
+        kept.clear()
+        hooks = [m.register_forward_hook(lambda m, i, o: kept.append(o)) for m in model.net]
+        model.step(model.x, model.y) if False else None
+        return hooks  # type: ignore[return-value]
+
+    model, reference = _Model(), _Model()
+    step = _wrapped(model, budget)
+    torch.manual_seed(7)
+    _train(step, model, 4)
+    hooks = keep(model)
+    step(model.x, model.y)
+    under_plan = [t.detach().clone() for t in kept]
+    for hook in hooks:
+        hook.remove()  # type: ignore[attr-defined]
+    torch.manual_seed(7)
+    _train(reference.step, reference, 4)
+    keep(reference)
+    reference.step(reference.x, reference.y)
+    assert len(under_plan) == len(kept) > 0
+    assert all(torch.equal(a, b) for a, b in zip(under_plan, kept, strict=True))
+
+
+def test_raw_reads_in_the_step_see_the_values(budget: int) -> None:
+    """NumPy, tolist and data_ptr on an activation that the plan may have away."""
+    seen: list[Any] = []
+    kept: list[torch.Tensor] = []
+
+    def change(model: _Model, call: int) -> None:
+        if call == 0:
+            kept.clear()
+            model.net[0].register_forward_hook(lambda m, i, o: kept.append(o.detach()))
+
+            def read() -> None:
+                value = kept.pop()
+                seen.append((np.asarray(value).sum().item(), value.tolist()[0][0], value.data_ptr() != 0))
+                kept.clear()
+
+            model.after_backward = read
+
+    stats = _compare_departure(budget, change)
+    half = len(seen) // 2
+    assert seen[:half] == seen[half:]
+    assert stats.followed_steps >= 4
+
+
+def test_the_same_storage_in_two_places_is_no_match() -> None:
+    weight = nn.Parameter(torch.randn(64, 64))
+
+    def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        weight.grad = None
+        h = torch.tanh(a @ weight)
+        for _ in range(6):
+            h = torch.tanh(h @ weight)
+        b.add_(1)
+        loss = (h * h).sum() + b.sum()
+        loss.backward()
+        return loss.detach()
+
+    def run(call: Callable[..., Any]) -> list[str]:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            weight.copy_(torch.randn(64, 64) / 8)
+        a, b = torch.randn(64, 64), torch.randn(64, 64)
+        results = [str(call(a, b)) for _ in range(5)]
+        return [*results, str(call(a, a)), str(weight.grad), str(call(a, b))]
+
+    expected = run(step)
+    wrapped = poet.wrap(step, ram_budget="90%", background=False, time_limit_s=10)
+    assert run(wrapped) == expected
+
+
+# ---------------------------------------------------------------- errors in the step
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["forward", "backward", "optimizer"])
+def test_an_error_leaves_everything_readable_and_the_next_call_works(
+    budget: int, error: BaseException, where: str
+) -> None:
+    kept: list[torch.Tensor] = []
+
+    def run(model: _Model, step: Callable[..., Any]) -> list[float]:
+        torch.manual_seed(3)
+        losses = _train(step, model, 4)
+        kept.clear()
+        hook = model.net[3].register_forward_hook(lambda m, i, o: kept.append(o))
+
+        def fail(*_: object) -> None:
+            raise error
+
+        if where == "forward":
+            model.before_backward = fail
+        elif where == "backward":
+            handle = model.net[0].register_full_backward_hook(fail)
+        else:
+            model.after_backward = fail
+        with pytest.raises(type(error)):
+            step(model.x, model.y)
+        losses += [float(t.sum()) for t in kept]
+        losses += [float(p.grad.sum()) for p in model.net.parameters() if p.grad is not None]
+        hook.remove()
+        model.before_backward, model.after_backward = lambda logits: None, lambda: None
+        if where == "backward":
+            handle.remove()
+        return losses + _train(step, model, 2)
+
+    reference = _Model()
+    expected = run(reference, reference.step)
+    model = _Model()
+    step = _wrapped(model, budget)
+    assert run(model, step) == expected
+    assert step.stats.failed_steps == 1
+    assert differences(reference.state(), model.state()) == []
+    assert not _C.is_listening()
+
+
+# ---------------------------------------------------------------- budgets that cannot be met, options
+
+
+def test_a_budget_below_the_least_is_said_once_and_training_goes_on() -> None:
+    losses, state = _plain(6)
+    model = _Model()
+    step = _wrapped(model, 1 << 16)
+    with pytest.warns(poet.BudgetWarning, match="least budget that has a plan"):
+        trained = _train(step, model, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", poet.BudgetWarning)
+        trained += _train(step, model, 3)
+    assert trained == losses
+    assert differences(state, model.state()) == []
+    assert step.schedule is not None and step.schedule.status == "infeasible"
+    assert step.schedule.least_ram_budget is not None and step.schedule.least_ram_budget > 1 << 16
+    assert step.stats.message != ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"ram_budget": "12 parsecs"}, "parsecs"),
+        ({"ram_budget": -5}, "negative"),
+        ({"ram_budget": "-1GiB"}, "negative"),
+        ({"ram_budget": 0}, "ram_budget"),
+        ({"ram_budget": None}, "ram_budget"),
+        ({"ram_budget": "1GiB", "runtime_budget": "fast"}, "runtime_budget"),
+        ({"ram_budget": "1GiB", "runtime_budget": -1}, "runtime_budget"),
+        ({"ram_budget": "1GiB", "platform": "toaster"}, "toaster"),
+        ({"ram_budget": "1GiB", "time_limit_s": 0}, "time_limit_s"),
+        ({"ram_budget": "1GiB", "background": 3}, "background"),
+        ({"ram_budget": "1GiB", "verbose": "yes"}, "verbose"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        poet.wrap(lambda: None, **arguments)
+
+
+def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
+    with pytest.raises(poet.ArgumentError, match="got str"):
+        poet.wrap("train", ram_budget="1GiB")  # type: ignore[arg-type]
+    with pytest.raises(poet.ArgumentError, match="ran none"):
+        poet.wrap(lambda: None, ram_budget="1GiB")()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"paging": True}, {"page_dir": "/tmp"}, {"cache_dir": "x"}, {"hard": True}, {"method": "dtr"},
+        {"recompute": False},
+    ],
+)
+def test_an_option_that_is_not_built_yet_is_named(option: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError, match=next(iter(option))) as caught:
+        poet.wrap(lambda: None, ram_budget="1GiB", **option)
+    assert isinstance(caught.value, poet.PoetError)
+    poet.wrap(lambda: None, ram_budget="1GiB", paging=False, hard=False, recompute=True, method="poet")
+
+
+def test_it_keeps_the_steps_name_and_can_be_closed(budget: int) -> None:
+    model = _Model()
+    step = _wrapped(model, budget)
+    assert step.__name__ == "step"
+    _train(step, model, 4)
+    step.close()
+    step.close()
+    followed = step.stats.followed_steps
+    _train(step, model, 1)
+    assert step.stats.followed_steps == followed
+
+
+def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:
+    losses, state = _plain(6)
+    model = _Model()
+    inner = _wrapped(model, budget)
+    outer = poet.wrap(lambda x, y: inner(x, y), ram_budget=budget, background=False, time_limit_s=20)
+    assert _train(outer, model, 6) == losses
+    assert differences(state, model.state()) == []
+    assert outer.stats.followed_steps == 3
+    assert inner.stats.steps == 0
+
+
+def test_wrapping_a_wrapped_step_is_refused() -> None:
+    with pytest.raises(poet.ArgumentError, match="plain step"):
+        poet.wrap(poet.wrap(lambda: None, ram_budget="1GiB"), ram_budget="1GiB")
+
+
+def test_a_plan_of_another_graph_is_refused(budget: int) -> None:
+    model = _Model()
+    schedule = poet.solve(graph=poet.trace(model.step, model.x, model.y), ram_budget=budget)
+    other = poet.trace(lambda: torch.ones(5).exp())
+    with pytest.raises(poet.ScheduleError, match=other.signature):
+        schedule.check_against(other)
