@@ -34,8 +34,11 @@ fi
 echo "setup: apt-get install ${missing[*]}"
 log=$(mktemp)
 export DEBIAN_FRONTEND=noninteractive
-if ! { "${as_root[@]}" apt-get update -qq && "${as_root[@]}" apt-get install -qq -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-  tail -n 15 "$log"
-  echo "setup: apt-get failed; going on without: ${missing[*]}"
-fi
+"${as_root[@]}" apt-get update -qq >"$log" 2>&1 || true
+for package in "${missing[@]}"; do  # one by one: a package that a distribution lacks must not stop the others
+  if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends "$package" >>"$log" 2>&1; then
+    tail -n 3 "$log"
+    echo "setup: $package could not be installed; going on without it"
+  fi
+done
 rm -f "$log"
