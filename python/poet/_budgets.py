@@ -23,12 +23,7 @@ for _power, _letter in enumerate("kmgt", start=1):
     _BYTE_UNITS[_letter] = _BYTE_UNITS[f"{_letter}ib"] = 1024**_power
     _BYTE_UNITS[f"{_letter}b"] = 1000**_power
 
-_SECONDS: dict[str, Fraction] = {
-    "us": Fraction(1, 1_000_000),
-    "ms": Fraction(1, 1_000),
-    "s": Fraction(1),
-    "min": Fraction(60),
-}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 
 # Exponents have at most three digits: "1e999999999" must be an error, not a number to compute.
 _QUANTITY = re.compile(
@@ -118,8 +113,11 @@ def parse_runtime(
             hint = f"Known units: {', '.join(_SECONDS)}; not {unit!r}."
             hint = hint if unit else "Give a ratio as a number, or add a unit to a time."
             raise _error(name, _EXPECTED_TIME, budget, hint)
-        return _seconds(number * _SECONDS[unit], 1.0, budget, name)
-    return _seconds(positive_number(budget, name, _EXPECTED_TIME), plain_seconds, budget, name)
+        return _seconds(number, _SECONDS[unit], budget, name)
+    ratio = positive_number(budget, name, _EXPECTED_TIME)
+    if plain_seconds == 0:
+        raise _error(name, _EXPECTED_TIME, budget, "This step has no recorded times: give a time.")
+    return _seconds(Fraction(ratio), plain_seconds, budget, name)
 
 
 def positive_number(number: object, name: str, expected: str) -> float:
@@ -241,13 +239,13 @@ def _index(number: SupportsIndex, name: str, expected: str) -> int:
         raise _error(name, expected, number, "It must be one integer.") from error
 
 
-def _seconds(amount: Fraction | float, unit_seconds: float, budget: TimeBudget, name: str) -> float:
+def _seconds(amount: Fraction, unit_seconds: float, budget: TimeBudget, name: str) -> float:
     """`amount` times `unit_seconds`, if the product is a time."""
     try:
-        seconds = float(amount) * unit_seconds
+        seconds = float(amount * Fraction(unit_seconds))
     except OverflowError:
         seconds = math.inf
-    if not math.isfinite(seconds) or (seconds == 0 and unit_seconds > 0):
+    if not 0 < seconds < math.inf:
         raise _error(name, _EXPECTED_TIME, budget, "It must be a finite time above 0.")
     return seconds
 

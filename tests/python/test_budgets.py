@@ -224,8 +224,10 @@ def test_deadlines_that_make_no_sense_are_refused(budget: Any) -> None:
         parse_runtime(budget, plain_seconds=2.0)
 
 
-def test_any_ratio_of_a_step_that_takes_no_time_is_no_time() -> None:
-    assert parse_runtime(1.3, plain_seconds=0.0) == 0.0
+def test_a_ratio_to_a_step_without_times_is_refused() -> None:
+    with pytest.raises(poet.ArgumentError, match="no recorded times"):
+        parse_runtime(1.3, plain_seconds=0.0)
+    assert parse_runtime("1s", plain_seconds=0.0) == 1.0
 
 
 @given(st.text(max_size=80))
