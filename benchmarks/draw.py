@@ -1,0 +1,86 @@
+"""Draws figures/*.png from data/*.json. Measures nothing.
+
+python benchmarks/draw.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from _curves import COLOURS, MIB, NAMES, draw_curves, finish
+from _data import FIGURES, load
+
+
+def main() -> None:
+    """Entry point."""
+    FIGURES.mkdir(exist_ok=True)
+    _save(peak_and_time(load("comparison"), load("steps")), "peak_and_time")
+    _save(memory_in_a_step(load("exactness")), "memory_in_a_step")
+
+
+def _save(figure: Any, name: str) -> None:
+    path = FIGURES / f"{name}.png"
+    # No date and no version of matplotlib inside: the same data gives the same file.
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    plt.close(figure)
+    print(path)
+
+
+def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
+    """What less memory costs: forward and backward on the left, whole steps on the right."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    own = comparison["parameter_bytes"]
+    for form, peak in comparison["peak_bytes"].items():
+        extra = comparison["rounds"]["extra_percent"][form]
+        _point(left, (peak - own) / MIB, extra, COLOURS[form], f"{NAMES[form]} {extra:+.1f} %")
+    left.set_xlabel("peak above the parameters, MiB")
+    left.set_title("forward and backward", loc="left")
+    plain = steps["plain"]
+    _point(right, plain["peak_bytes"] / MIB, 0, COLOURS["plain"], "plain")
+    for row in steps["slacks"]:
+        extra = row["rounds"]["extra_percent"]["poet"]
+        label = f"poet, slack {row['slack']:g}: {extra:+.1f} %"
+        _point(right, row["budget_bytes"] / MIB, extra, COLOURS["poet"], label)
+    right.axvline(plain["fixed_bytes"] / MIB, color="#333", lw=1, ls=(0, (1, 2)))
+    right.annotate(
+        "parameters, gradients,\nAdamW's state and temporaries",
+        (plain["fixed_bytes"] / MIB, 0.97),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="top",
+        fontsize=8,
+        color="#333",
+    )
+    right.set_xlabel("budget, MiB")
+    right.set_title("whole AdamW steps", loc="left")
+    for axes in (left, right):
+        axes.set_ylabel("extra time, %")
+        axes.margins(x=0.28, y=0.15)
+        finish(axes)
+    figure.suptitle("ResNet-18, batch 32, one thread", x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _point(axes: Any, x: float, y: float, colour: str, label: str) -> None:
+    axes.plot(x, y, "o", color=colour, ms=8)
+    axes.annotate(
+        label, (x, y), xytext=(8, 5), textcoords="offset points", fontsize=9, color=colour
+    )
+
+
+def memory_in_a_step(exactness: dict[str, Any]) -> Any:
+    """One AdamW step of each form: bytes resident against time."""
+    figure, axes = plt.subplots(figsize=(10, 5.4), layout="constrained")
+    draw_curves(axes, exactness["curves"], exactness["plain"]["fixed_bytes"])
+    axes.set_title("One AdamW step of ResNet-18, batch 32, one thread", loc="left")
+    return figure
+
+
+if __name__ == "__main__":
+    main()

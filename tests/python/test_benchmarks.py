@@ -1,0 +1,370 @@
+"""The instruments behind the figures: meter, slack, rounds, digests, digits, and the table."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import _state
+import exactness
+import meter
+import resnet18_checkpoint
+import rounds
+import steps
+from _bounds import BOUNDS_FILE, load
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "demo"))
+
+import _digits  # noqa: E402
+import _report  # noqa: E402
+
+MIB = 2**20
+
+
+def run_python(code: str) -> Any:
+    """What a script prints as JSON, in a process of its own: one profiler session a process."""
+    head = f"import sys; sys.path.insert(0, {str(REPOSITORY / 'benchmarks')!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---- meter -----------------------------------------------------------------------------------
+
+
+def test_meter_gives_the_peak_of_known_allocations() -> None:
+    found = run_python(
+        """
+        import json
+        from meter import Meter
+        import torch
+        MIB = 2**20
+        def block(mib):
+            return torch.empty(mib * MIB, dtype=torch.uint8)
+        with Meter() as meter:
+            kept = block(10)
+            outside = block(500)  # between steps: no step's peak
+            del outside
+            with meter.step():
+                first = block(20)
+                second = block(30)
+                del first
+                third = block(5)
+                del second, third
+            with meter.step():
+                pass
+            with meter.step():
+                kept = None
+                last = block(7)
+        print(json.dumps([[s.begin_bytes / MIB, s.peak_bytes / MIB, s.curve[-1][1] / MIB]
+                          for s in meter.steps]))
+        """
+    )
+    assert found == [[10, 60, 10], [10, 10, 10], [10, 10, 7]]
+
+
+def test_meter_leaves_operators_out_and_misses_no_byte() -> None:
+    found = run_python(
+        """
+        import json
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+        from steps import Training, batches
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+            training = Training("mlp")
+            feed = batches("mlp")
+            for _ in range(3):
+                training.step(*next(feed))
+        events = session.profiler.kineto_results.events()
+        resident = peak = 0
+        for event in sorted(events, key=lambda event: event.start_ns()):
+            if event.name() == "[memory]":
+                resident += event.nbytes()
+                peak = max(peak, resident)
+        print(json.dumps([peak, len(events)]))
+        """
+    )
+    record = meter.measure("plain", architecture="mlp", steps=3)
+    assert record["peak_bytes"] == found[0]
+    assert record["peaks"][0] < record["peaks"][1] == record["peaks"][2]
+
+
+def test_a_step_s_peak_counts_from_its_first_mark_to_its_last() -> None:
+    memory = [(5, 100), (30, -60), (10, 40), (20, 7), (40, 1000), (50, -1000)]
+    first, second = meter.steps_of(memory, [(35, 36), (8, 30)])
+    assert (first.begin_bytes, first.peak_bytes) == (100, 147)
+    assert first.curve == [(0.0, 100), (2e-9, 140), (12e-9, 147), (22e-9, 87), (22e-9, 87)]
+    assert (second.begin_bytes, second.peak_bytes) == (87, 87)
+
+
+def test_a_thinned_curve_keeps_its_highest_and_its_last_sample() -> None:
+    curve = [(index / 1000, (index * 37) % 1001) for index in range(5000)]
+    kept = meter.thinned(curve, points=50)
+    assert len(kept) <= 102
+    assert max(held for _, held in kept) == max(held for _, held in curve)
+    assert kept[-1] == curve[-1]
+    assert kept == sorted(kept)
+    assert set(kept) <= set(curve)
+
+
+def test_a_failed_measurement_says_what_failed() -> None:
+    with pytest.raises(RuntimeError, match="--form poet needs --budget"):
+        meter.measure("poet", architecture="mlp", steps=4)
+
+
+def test_options_become_words() -> None:
+    options = {"no_optimizer": True, "curve": False, "budget": 5, "forms": ["a", "b"], "x": None}
+    assert meter.as_words(options) == ["--no-optimizer", "--budget", "5", "--forms", "a", "b"]
+
+
+# ---- slack -----------------------------------------------------------------------------------
+
+
+def test_fixed_bytes_are_state_and_two_temporaries() -> None:
+    training = steps.Training("mlp")
+    training.step(*next(steps.batches("mlp")))
+    parameters = 3 * (256 * 256 + 256) + 256 * 10 + 10
+    step_counters = 8 * 4  # a float32 for each of the 8 parameters
+    expected = 4 * parameters * 4 + step_counters + 2 * 256 * 256 * 4
+    assert steps.fixed_bytes(training) == expected
+
+
+def test_tied_tensors_count_once() -> None:
+    weight = torch.zeros(100)
+    assert steps.resident_bytes({"a": weight, "b": weight[:10], "c": torch.zeros(5)}) == 420
+
+
+def test_slack_goes_from_what_is_fixed_to_the_plain_peak() -> None:
+    assert steps.budget_at(0, 100, 300) == 100
+    assert steps.budget_at(1, 100, 300) == 300
+    assert steps.budget_at(0.35, 100, 300) == 170
+
+
+# ---- forms and digests -----------------------------------------------------------------------
+
+
+def trained(**options: Any) -> dict[str, str]:
+    training = steps.Training("mlp", **options)
+    feed = steps.batches("mlp")
+    losses = [training.step(*next(feed)).item() for _ in range(2)]
+    return _state.digests(training.state(), losses)
+
+
+def test_the_same_seed_gives_the_same_bits_checkpointed_or_not() -> None:
+    plain = trained()
+    assert _state.differences(trained(), plain) == []
+    assert _state.differences(trained(checkpointed=True), plain) == []
+    assert "generator" in _state.differences(trained(seed=1), plain)
+
+
+def test_digests_see_a_single_bit() -> None:
+    one = torch.ones(1000)
+    other = one.clone()
+    other[500] = torch.nextafter(one[500], torch.tensor(2.0))
+    before = _state.digests({"parameter a": one}, [0.1])
+    assert _state.differences(_state.digests({"parameter a": other}, [0.1]), before) == [
+        "parameter a"
+    ]
+    assert _state.differences(_state.digests({"parameter a": one}, [0.1 + 2**-56]), before) == [
+        "loss 0"
+    ]
+    assert _state.differences({}, {"x": "1"}) == ["x"]
+
+
+def test_a_planned_step_is_measured_inside_its_budget() -> None:
+    plain = meter.measure("plain", architecture="mlp", steps=6, digests=True)
+    budget = steps.budget_at(0.7, plain["fixed_bytes"], plain["peak_bytes"])
+    ours = meter.measure("poet", architecture="mlp", steps=6, digests=True, budget=budget)
+    assert ours["poet"]["status"] in ("optimal", "feasible")
+    assert ours["counted_steps"] == [3, 4, 5]
+    assert ours["peak_bytes"] <= budget < plain["peak_bytes"]
+    assert ours["poet"]["predicted_peak_bytes"] == pytest.approx(ours["peak_bytes"], rel=0.005)
+    assert _state.differences(ours["snapshots"]["6"], plain["snapshots"]["6"]) == []
+
+
+# ---- rounds ----------------------------------------------------------------------------------
+
+
+def test_every_round_runs_every_form_in_a_rotating_order() -> None:
+    order: list[str] = []
+    forms = {name: lambda name=name: order.append(name) for name in "abc"}
+    timings = rounds.time_rounds(forms, (), 4)
+    assert "".join(order) == "abcbcacababc"
+    assert all(len(t.wall) == len(t.processor) == 4 for t in timings.values())
+
+
+def test_extra_time_is_the_median_of_ratios_within_rounds() -> None:
+    # The machine was ten times slower in the last round: the ratio there is what it always was.
+    assert rounds.extra_percent([1.1, 1.5, 11.0], [1.0, 1.0, 10.0]) == pytest.approx(10)
+
+
+# ---- bounds ----------------------------------------------------------------------------------
+
+
+def test_every_bound_has_a_script_that_gives_its_value() -> None:
+    row = {
+        "differences": 0,
+        "followed_steps": exactness.PLANNED_STEPS,
+        "prediction_error_percent": 0.1,
+        "peak_to_budget": 0.99,
+        "unplanned_recomputes": 0,
+        "solve_seconds": 3.0,
+    }
+    given = set(exactness.bound_values([row])) | set(resnet18_checkpoint.BOUNDS)
+    _, bounds = load(BOUNDS_FILE)
+    of_scripts = {bound.id for bound in bounds if "resnet18" in bound.id}
+    assert of_scripts == given
+
+
+def test_equal_bits_count_for_nothing_without_a_plan() -> None:
+    row = {"differences": 0, "followed_steps": 0, "solve_seconds": None}
+    assert exactness.bound_values([row]) == {}
+
+
+# ---- digits ----------------------------------------------------------------------------------
+
+
+def test_digits_are_split_into_parts_that_share_nothing() -> None:
+    digits = _digits.load()
+    assert digits.train_scans.shape == (1437, 8, 8)
+    assert digits.test_scans.shape == (360, 8, 8)
+    assert sorted(set(digits.train_classes.tolist())) == list(range(10))
+    assert torch.equal(digits.test_scans, _digits.load().test_scans)
+    total = torch.cat([digits.train_classes, digits.test_classes]).bincount()
+    assert total.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_images_have_three_channels_between_minus_one_and_one() -> None:
+    scans = torch.zeros(2, 8, 8)
+    scans[1] = 16
+    images = _digits.as_images(scans)
+    assert images.shape == (2, 3, 32, 32)
+    assert images[0].unique().tolist() == [-1]
+    assert images[1].unique().tolist() == [1]
+
+
+def test_an_epoch_shows_every_scan_at_most_once_and_full_batches_only() -> None:
+    digits = _digits.load()
+    marked = _digits.Digits(
+        digits.train_scans, torch.arange(1437), digits.test_scans, digits.test_classes
+    )
+    feed = _digits.batches(marked)
+    seen = [next(feed) for _ in range(44)]
+    assert all(images.shape == (32, 3, 32, 32) for images, _ in seen)
+    numbers = torch.cat([classes for _, classes in seen]).tolist()
+    assert len(set(numbers)) == 44 * 32
+    assert next(feed)[1].tolist() != numbers[:32]
+
+
+# ---- the demo's table ------------------------------------------------------------------------
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "peak_bytes": 300 * MIB,
+        "step_seconds": 0.2,
+        "accuracy": 0.975,
+        "digests": {
+            "parameter conv": "1",
+            "buffer bn.running_mean": "2",
+            "buffer bn.num_batches_tracked": "3",
+            "loss 0": "4",
+            "generator": "5",
+        },
+        "batch_norm_updates": {"bn.num_batches_tracked": 8},
+    }
+    return base | changes
+
+
+def test_the_table_says_who_is_identical_and_why_who_is_not() -> None:
+    plain = record()
+    digests = plain["digests"] | {
+        "buffer bn.running_mean": "x",
+        "buffer bn.num_batches_tracked": "y",
+    }
+    twice = record(
+        peak_bytes=240 * MIB,
+        step_seconds=0.26,
+        digests=digests,
+        batch_norm_updates={"bn.num_batches_tracked": 16},
+    )
+    lines = _report.table(
+        {"plain": plain, "checkpoint": twice, "poet": record(peak_bytes=225 * MIB)}
+    ).splitlines()
+    assert lines[2].split() == ["plain", "300.0", "MiB", "200", "ms", "97.5", "%", "-"]
+    assert lines[3].split()[2:] == [
+        "240.0",
+        "MiB",
+        "-20",
+        "%",
+        "260",
+        "ms",
+        "+30",
+        "%",
+        "97.5",
+        "%",
+        "no",
+    ]
+    assert lines[4].split()[1:] == [
+        "225.0",
+        "MiB",
+        "-25",
+        "%",
+        "200",
+        "ms",
+        "+0",
+        "%",
+        "97.5",
+        "%",
+        "yes",
+    ]
+    assert "2 buffers of BatchNorm differ, nothing else" in lines[6]
+    assert "bn.num_batches_tracked is 16, plain 8" in lines[6]
+    assert "all 5 parameters" in lines[7]
+
+
+def test_other_differences_are_not_blamed_on_batch_norm() -> None:
+    plain = record()
+    wrong = record(digests=plain["digests"] | {"parameter conv": "x", "loss 0": "y"})
+    assert _report.difference(wrong, plain) == (
+        "1 loss and 1 parameter differ, the first is loss 0"
+    )
+    stale = record(digests=plain["digests"] | {"buffer bn.running_mean": "x"})
+    assert "nothing else" not in _report.difference(stale, plain)
+
+
+def test_a_run_without_a_plan_has_a_row_all_the_same() -> None:
+    lines = _report.table({"plain": record(), "poet": record(peak_bytes=None, step_seconds=None)})
+    assert lines.splitlines()[3].split() == ["poet", "-", "-", "97.5", "%", "yes"]
+
+
+def test_the_demo_wants_enough_steps_for_a_plan() -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "demo" / "digits_resnet18.py"), "--steps", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "expected 4 or more" in done.stderr
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    curve = [(0.0, 100 * MIB), (0.1, 300 * MIB), (0.2, 100 * MIB)]
+    records = {
+        form: record(curve=curve, fixed_bytes=90 * MIB) for form in ("plain", "checkpoint", "poet")
+    }
+    path = tmp_path / "out" / "memory.png"
+    _report.picture(records, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
