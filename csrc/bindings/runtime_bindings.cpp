@@ -17,7 +17,8 @@ void addKnown(const py::handle& tensors, ValueKind kind, std::vector<KnownStorag
     if (!THPVariable_Check(item.ptr())) continue;
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
     if (!t.defined() || !isManaged(t)) continue;
-    known.push_back({t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind});
+    known.push_back(
+        {t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind});
   }
 }
 
@@ -25,7 +26,8 @@ py::dict reportToDict(const StepReport& report) {
   static constexpr const char* kModes[] = {"traced", "followed", "departed", "failed"};
   py::dict result;
   result["mode"] = kModes[static_cast<size_t>(report.mode)];
-  result["variant"] = report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
+  result["variant"] =
+      report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
   result["newly_stable"] = report.newly_stable;
   result["num_ops"] = report.num_ops;
   return result;
@@ -52,9 +54,11 @@ py::dict countersToDict(Session& session) {
   return result;
 }
 
-void beginStep(Session& session, const py::object& inputs, const py::object& gradients, const py::object& existing) {
+void beginStep(Session& session, const py::object& inputs, const py::object& gradients,
+               const py::object& existing) {
   std::vector<KnownStorage> known;
-  addKnown(inputs, ValueKind::kInput, known);  // the same storage may be in several: the first counts
+  addKnown(inputs, ValueKind::kInput,
+           known);  // the same storage may be in several: the first counts
   addKnown(gradients, ValueKind::kGradient, known);
   addKnown(existing, ValueKind::kBuffer, known);
   session.beginStep(std::move(known));
@@ -78,7 +82,8 @@ py::list recipesOf(const Graph& graph) {
 }  // namespace
 
 void bindRuntime(py::module_& m) {
-  registerListener();  // fails the import, clearly, where the dispatch key is taken or stands elsewhere
+  registerListener();  // fails the import, clearly, where the dispatch key is taken or stands
+                       // elsewhere
 
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))
@@ -106,19 +111,25 @@ void bindRuntime(py::module_& m) {
             session.touch(t);
           },
           py::arg("tensor"))
-      .def("graph_of",
-           [](Session& session, int variant) { return std::const_pointer_cast<Graph>(session.graphOf(variant)); },
-           py::arg("variant"))
+      .def(
+          "graph_of",
+          [](Session& session, int variant) {
+            return std::const_pointer_cast<Graph>(session.graphOf(variant));
+          },
+          py::arg("variant"))
       .def(
           "set_plan",
-          [](Session& session, int variant, const Schedule& schedule, const DeviceProfile& profile) {
+          [](Session& session, int variant, const Schedule& schedule,
+             const DeviceProfile& profile) {
             session.setPlan(variant, std::make_shared<const Schedule>(schedule), profile);
           },
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"))
       .def("counters", &countersToDict);
   m.def("recipes_of", &recipesOf, py::arg("graph"));
-  m.def("reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; }, py::arg("graph"), py::arg("op"));
+  m.def(
+      "reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; },
+      py::arg("graph"), py::arg("op"));
   m.def("is_listening", &isListening);
   m.def("live_bytes", &AllocatorTap::liveBytes);
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });

@@ -8,9 +8,11 @@
 
 namespace poet {
 
-CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording, std::shared_ptr<const Schedule> schedule,
-                           const DeviceProfile& profile)
-    : recording_(std::move(recording)), schedule_(std::move(schedule)), recipes_(*recording_->graph) {
+CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording,
+                           std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile)
+    : recording_(std::move(recording)),
+      schedule_(std::move(schedule)),
+      recipes_(*recording_->graph) {
   schedule_->checkAgainst(graph());
   POET_CHECK_AS(ScheduleError, schedule_->hasPlan(), "expected a schedule with a plan, got status ",
                 toString(schedule_->status), ": ", schedule_->message);
@@ -41,7 +43,8 @@ void CompiledPlan::packOps() {
     hot.has_dead = recording_->dead_begin[k] != recording_->dead_begin[k + 1];
     for (const Slot& slot : op.in) slots_.push_back({slot.hash, slot.value.index, false});
     for (const Slot& slot : op.out) {
-      const bool made = slot.value.valid() && g.value(slot.value).producer == OpId(static_cast<int64_t>(k));
+      const bool made =
+          slot.value.valid() && g.value(slot.value).producer == OpId(static_cast<int64_t>(k));
       slots_.push_back({slot.hash, slot.value.index, made});
     }
     hot_.push_back(hot);
@@ -54,9 +57,10 @@ void CompiledPlan::matchRecipes() {
     POET_CHECK_AS(ScheduleError, !chain.empty(), "the schedule has a recompute of no op");
     int found = -1;
     for (ValueId made : graph().madeBy(chain.front())) found = recipes_.recipeOf(made);
-    POET_CHECK_AS(ScheduleError, found >= 0 && recipes_.recipes()[static_cast<size_t>(found)].ops == chain,
-                  "the schedule recomputes from op ", chain.front().index, " (", graph().op(chain.front()).name,
-                  ") a chain that cannot be replayed as one");
+    POET_CHECK_AS(ScheduleError,
+                  found >= 0 && recipes_.recipes()[static_cast<size_t>(found)].ops == chain,
+                  "the schedule recomputes from op ", chain.front().index, " (",
+                  graph().op(chain.front()).name, ") a chain that cannot be replayed as one");
     action_recipe_.push_back(found);
     for (OpId op : chain) {
       if (graph().op(op).random) keeps_generator_[static_cast<size_t>(op.index)] = true;
@@ -95,8 +99,8 @@ void CompiledPlan::findRecoverability() {
   roots_.resize(g.values().size());
   std::vector<OpId> until(recipes_.recipes().size());
   std::vector<std::vector<ValueId>> roots(recipes_.recipes().size());
-  // An in-place op may read what was made after the chain's first op, so there is no one order: iterate to the fixed
-  // point. Deaths do not bound it: roots are held.
+  // An in-place op may read what was made after the chain's first op, so there is no one order:
+  // iterate to the fixed point. Deaths do not bound it: roots are held.
   for (size_t r = 0; r < until.size(); ++r) until[r] = recipes_.recipes()[r].unchanged_until;
   for (bool changed = true; changed;) {
     changed = false;
@@ -104,7 +108,8 @@ void CompiledPlan::findRecoverability() {
       for (ValueId input : recipes_.recipes()[r].inputs) {
         const int from = recipes_.recipeOf(input);
         std::vector<ValueId> more;
-        // An input that cannot be recomputed any more once this recipe can is as good as one without a recipe.
+        // An input that cannot be recomputed any more once this recipe can is as good as one
+        // without a recipe.
         if (from >= 0 && until[static_cast<size_t>(from)] > recipes_.recipes()[r].lastOp()) {
           if (until[static_cast<size_t>(from)] < until[r]) {
             until[r] = until[static_cast<size_t>(from)];

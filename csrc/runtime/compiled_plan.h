@@ -14,13 +14,15 @@
 namespace poet {
 
 // Note [Recoverability]
-// A step may depart from its plan at any op, so a value that is away while the program can still reach it must stay
-// recoverable. recoverable_until(v) is the least `valid_until` among the recipes that bringing v back may need. At that
-// op at the latest, a value that is away and still alive is brought back ("rescued"), planned or not. Values of the step
-// that have no recipe but feed one ("roots") are held while something that needs them is away.
+// A step may depart from its plan at any op, so a value that is away while the program can still
+// reach it must stay recoverable. recoverable_until(v) is the least `valid_until` among the recipes
+// that bringing v back may need. At that op at the latest, a value that is away and still alive is
+// brought back ("rescued"), planned or not. Values of the step that have no recipe but feed one
+// ("roots") are held while something that needs them is away.
 class CompiledPlan {
  public:
-  // What the hot path reads of an op, packed: after a kernel that went through megabytes every line is a cache miss.
+  // What the hot path reads of an op, packed: after a kernel that went through megabytes every line
+  // is a cache miss.
   struct HotOp {
     const void* schema;
     uint32_t in;  // first input slot; outputs follow the inputs
@@ -49,7 +51,9 @@ class CompiledPlan {
   // Recipe (index into recipes()) of a kRecompute action's argument.
   int recipeOfAction(int32_t arg) const { return action_recipe_[static_cast<size_t>(arg)]; }
   std::span<const ValueId> rescuesBefore(size_t op) const { return rescue_[op]; }
-  const std::vector<ValueId>& rootsOf(ValueId value) const { return roots_[static_cast<size_t>(value.index)]; }
+  const std::vector<ValueId>& rootsOf(ValueId value) const {
+    return roots_[static_cast<size_t>(value.index)];
+  }
   // Whether the records of ops hold the value: it came from outside and outlives the step anyway.
   bool isHeldByRecords(ValueId value) const {
     const Value& v = graph().value(value);
@@ -60,7 +64,8 @@ class CompiledPlan {
   // Random ops that a planned recompute repeats: the simulator counts their generator states.
   bool keepsGenerator(size_t op) const { return keeps_generator_[op]; }
 
-  // Ops whose arguments a replay may need; more may be asked for by plans that share this plan's first ops.
+  // Ops whose arguments a replay may need; more may be asked for by plans that share this plan's
+  // first ops.
   void recordAlso(size_t op) { hot_[op].record = true; }
 
  private:

@@ -9,8 +9,8 @@
 
 namespace poet {
 
-// mkldnn_rnn_layer asks GradMode below autograd; reductions split by thread count; determinism flags choose kernels. A
-// replay must see what the first run saw, or bits may differ.
+// mkldnn_rnn_layer asks GradMode below autograd; reductions split by thread count; determinism
+// flags choose kernels. A replay must see what the first run saw, or bits may differ.
 struct ExecutionState {
   c10::impl::LocalDispatchKeySet dispatch;
   bool grad_mode;
@@ -49,7 +49,9 @@ struct ExecutionState {
 class ExecutionStateGuard {
  public:
   explicit ExecutionStateGuard(const ExecutionState& as_then)
-      : before_(ExecutionState::current()), dispatch_(as_then.dispatch), grad_mode_(as_then.grad_mode) {
+      : before_(ExecutionState::current()),
+        dispatch_(as_then.dispatch),
+        grad_mode_(as_then.grad_mode) {
     as_then.applyGlobals();
   }
   ~ExecutionStateGuard() { before_.applyGlobals(); }

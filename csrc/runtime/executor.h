@@ -22,16 +22,16 @@ struct ExecutorCounters {
   std::string first_unplanned;  // what needed the first unplanned recompute; empty: nothing did
 };
 
-// One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see Session.
-// Not thread-safe: the session serializes.
+// One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see
+// Session. Not thread-safe: the session serializes.
 class Executor {
  public:
   void begin(std::shared_ptr<const CompiledPlan> plan);
   // Lets go of everything. What is away must have been restored.
   void end();
 
-  // Whether the op is the plan's next one: identity, geometry and storages. If not, `why` says in what it differs, and
-  // nothing has changed.
+  // Whether the op is the plan's next one: identity, geometry and storages. If not, `why` says in
+  // what it differs, and nothing has changed.
   bool matches(const c10::OperatorHandle& op, const c10::IValue* args, std::string& why);
   // Whether the op, at this point, would be `plan`'s next one.
   bool wouldMatch(const CompiledPlan& plan, const c10::OperatorHandle& op, const c10::IValue* args);
@@ -42,13 +42,15 @@ class Executor {
   // The actions at the end of the step; only when done() == numOps().
   void finish();
 
-  // Goes on with a plan whose first done() ops are the same. Values are made to be where that plan wants them.
+  // Goes on with a plan whose first done() ops are the same. Values are made to be where that plan
+  // wants them.
   void switchTo(std::shared_ptr<const CompiledPlan> plan);
 
-  // Brings back everything that is away and that the program can still reach. Throws what a replay throws, after having
-  // tried them all.
+  // Brings back everything that is away and that the program can still reach. Throws what a replay
+  // throws, after having tried them all.
   void restoreAll();
-  // Brings back what the tensors of an op that the plan does not know (or a raw reader) touch, and pins it.
+  // Brings back what the tensors of an op that the plan does not know (or a raw reader) touch, and
+  // pins it.
   void touch(const c10::IValue* args, size_t count);
   void touchStorage(c10::StorageImpl* storage);
 

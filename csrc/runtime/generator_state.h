@@ -13,7 +13,8 @@ class GeneratorState {
  public:
   static GeneratorState of(at::CPUGeneratorImpl& generator) {
     const std::lock_guard<std::mutex> lock(generator.mutex_);
-    return {generator.engine(), generator.next_float_normal_sample(), generator.next_double_normal_sample()};
+    return {generator.engine(), generator.next_float_normal_sample(),
+            generator.next_double_normal_sample()};
   }
   void putInto(at::CPUGeneratorImpl& generator) const {
     const std::lock_guard<std::mutex> lock(generator.mutex_);
@@ -35,7 +36,8 @@ inline at::CPUGeneratorImpl* generatorOf(const torch::jit::Stack& args) {
   for (const c10::IValue& arg : args) {
     if (!arg.isGenerator()) continue;
     const at::Generator generator = arg.toGenerator();
-    return generator.device().is_cpu() ? at::check_generator<at::CPUGeneratorImpl>(generator) : nullptr;
+    return generator.device().is_cpu() ? at::check_generator<at::CPUGeneratorImpl>(generator)
+                                       : nullptr;
   }
   return at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }

@@ -15,8 +15,8 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
   arg.toList().set(static_cast<size_t>(slot.element), c10::IValue(std::move(tensor)));
 }
 
-void OpRecord::capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args, size_t count,
-                       c10::DispatchKeySet below) {
+void OpRecord::capture(const RecordedOp& op, const CompiledPlan& plan, bool random,
+                       const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
   args_.assign(args, args + count);
   keys_ = below;
   state_ = ExecutionState::current();

@@ -14,14 +14,15 @@
 namespace poet {
 
 // Note [No tensors of the step are held]
-// Arguments that the step made are left out: the slots of the recording say what they were, and the tensors are built
-// again at the replay. So autograd can still steal gradients and accumulate in place, and nothing lives longer than in
-// plain training. What came from outside and outlives the step (parameters, the batch, Python numbers) is held.
+// Arguments that the step made are left out: the slots of the recording say what they were, and the
+// tensors are built again at the replay. So autograd can still steal gradients and accumulate in
+// place, and nothing lives longer than in plain training. What came from outside and outlives the
+// step (parameters, the batch, Python numbers) is held.
 class OpRecord {
  public:
   bool isSet() const { return state_.has_value(); }
-  void capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args, size_t count,
-               c10::DispatchKeySet below);
+  void capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args,
+               size_t count, c10::DispatchKeySet below);
   void clear();
 
   const torch::jit::Stack& args() const { return args_; }
@@ -36,8 +37,8 @@ class OpRecord {
   std::unique_ptr<GeneratorState> generator_;
 };
 
-// Puts `tensor` in the slot's place on the stack; copies a list before the first change to it (`copied_list` says which
-// argument has been copied already; -1 at the start).
+// Puts `tensor` in the slot's place on the stack; copies a list before the first change to it
+// (`copied_list` says which argument has been copied already; -1 at the start).
 void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, int& copied_list);
 
 }  // namespace poet

@@ -9,11 +9,14 @@
 namespace poet {
 namespace {
 
-// PyTorch shows it to whoever reads the memory of an evicted tensor without going through an operator.
+// PyTorch shows it to whoever reads the memory of an evicted tensor without going through an
+// operator.
 const std::string& accessMessage() {
   static const std::string* message = new std::string(
-      "poet: this tensor's memory has been released for the moment, to be recomputed when a PyTorch operator next needs "
-      "it, but something read it directly. Call tensor.detach() (or any other operator) on it first, which brings it "
+      "poet: this tensor's memory has been released for the moment, to be recomputed when a "
+      "PyTorch operator next needs "
+      "it, but something read it directly. Call tensor.detach() (or any other operator) on it "
+      "first, which brings it "
       "back, or run this step without poet.");
   return *message;
 }
@@ -56,7 +59,8 @@ bool Residency::evict(ValueId v) {
     return true;
   }
   if (entry.pinned || !AllocatorTap::ownsDataOf(*storage)) return false;
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
+  storage->set_data_ptr_noswap(
+      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
   entry.resident = false;
   entry.away = true;
@@ -68,8 +72,8 @@ void Residency::install(ValueId v, c10::StorageImpl& fresh, bool hold) {
   Entry& entry = (*this)[v];
   StorageHold storage = entry.ref.lock();
   if (storage) {
-    POET_INTERNAL_ASSERT(storage->nbytes() == fresh.nbytes(), "value ", v.index, " came back with ", fresh.nbytes(),
-                         " bytes instead of ", storage->nbytes());
+    POET_INTERNAL_ASSERT(storage->nbytes() == fresh.nbytes(), "value ", v.index, " came back with ",
+                         fresh.nbytes(), " bytes instead of ", storage->nbytes());
     storage->clear_data_ptr_access_error_msg_();
     storage->set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
   } else {

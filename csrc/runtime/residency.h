@@ -12,11 +12,12 @@
 
 namespace poet {
 
-// Evicts and puts back the data of storages; never touches metadata. Not thread-safe: the session serializes.
+// Evicts and puts back the data of storages; never touches metadata. Not thread-safe: the session
+// serializes.
 //
-// Invariants: a bound value's storage address is not reused while it is bound (a weak reference keeps it); only data
-// that PyTorch's CPU allocator owns is ever released; an evicted storage carries the access message, so that a raw read
-// fails with a clear error instead of a crash.
+// Invariants: a bound value's storage address is not reused while it is bound (a weak reference
+// keeps it); only data that PyTorch's CPU allocator owns is ever released; an evicted storage
+// carries the access message, so that a raw read fails with a clear error instead of a crash.
 class Residency {
  public:
   void begin(const Graph& graph);
@@ -27,9 +28,9 @@ class Residency {
     StorageHold hold;
     c10::StorageImpl* address = nullptr;
     bool bound = false;
-    bool resident = true;  // of a bound value: its data is there
-    bool away = false;     // evicted, and not yet back
-    bool pinned = false;   // must not be evicted again in this step
+    bool resident = true;       // of a bound value: its data is there
+    bool away = false;          // evicted, and not yet back
+    bool pinned = false;        // must not be evicted again in this step
     uint64_t content_hash = 0;  // POET_VERIFY: of the data at its last eviction
   };
   Entry& operator[](ValueId v) { return entries_[static_cast<size_t>(v.index)]; }
@@ -44,12 +45,16 @@ class Residency {
   ValueId valueOf(c10::StorageImpl* storage) const;
 
   // Data is there and the storage lives.
-  bool isAvailable(ValueId v) const { return (*this)[v].resident && (*this)[v].bound && !(*this)[v].ref.expired(); }
+  bool isAvailable(ValueId v) const {
+    return (*this)[v].resident && (*this)[v].bound && !(*this)[v].ref.expired();
+  }
   // Releases the data if that is possible; true if it is gone.
   bool evict(ValueId v);
-  // Moves `fresh`'s data into the value's storage; makes `fresh`'s storage the value's own where that died.
+  // Moves `fresh`'s data into the value's storage; makes `fresh`'s storage the value's own where
+  // that died.
   void install(ValueId v, c10::StorageImpl& fresh, bool hold);
-  // Lets go of a dead value's storage: a weak reference pins a small block in the heap, and malloc could not merge around it.
+  // Lets go of a dead value's storage: a weak reference pins a small block in the heap, and malloc
+  // could not merge around it.
   void forgetIfDead(ValueId v);
 
   std::vector<WeakStorage> weakReferences() const;

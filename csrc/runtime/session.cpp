@@ -18,7 +18,8 @@ const c10::IValue* resultsOf(const c10::OperatorHandle& op, const torch::jit::St
 
 // Fake tensors and shape inference run on meta tensors: nothing of it is part of a step.
 bool isMetaRun(c10::DispatchKeySet keys) {
-  return keys.has_backend(c10::BackendComponent::MetaBit) && !keys.has_backend(c10::BackendComponent::CPUBit);
+  return keys.has_backend(c10::BackendComponent::MetaBit) &&
+         !keys.has_backend(c10::BackendComponent::CPUBit);
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ std::shared_ptr<Session> Session::create(bool verify) {
 Session::Session(bool verify) : verify_(verify) { executor_.setVerify(verify); }
 Session::~Session() = default;
 
-// ------------------------------------------------------------------------------------------------ a step's ends
+// ------------------------------------------------------------------------------------------------
+// a step's ends
 
 bool Session::nextStepIsTraced() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -42,7 +44,8 @@ bool Session::nextStepIsTraced() {
 void Session::beginStep(std::vector<KnownStorage> known) {
   const std::lock_guard<std::mutex> lock(mutex_);
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
-                "this step is running already (on another thread, or inside itself): wrap the outermost call only");
+                "this step is running already (on another thread, or inside itself): wrap the "
+                "outermost call only");
   listener_.emplace(shared_from_this());
   listening_.emplace();
   current_ = variants_.predict();
@@ -90,7 +93,8 @@ StepReport Session::endStep(bool failed) {
 
 void Session::finishFollowed() {
   if (executor_.done() < executor_.plan().numOps()) {
-    depart(detail::message("the step ended after ", executor_.done(), " of ", executor_.plan().numOps(), " traced ops"));
+    depart(detail::message("the step ended after ", executor_.done(), " of ",
+                           executor_.plan().numOps(), " traced ops"));
     return;
   }
   executor_.finish();
@@ -114,9 +118,11 @@ void Session::settle(StepReport& report) {
   variants_.noteStep(report.variant);
 }
 
-// ------------------------------------------------------------------------------------------------ ops
+// ------------------------------------------------------------------------------------------------
+// ops
 
-void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                   torch::jit::Stack* stack) {
   if (isMetaRun(below)) {
     op.redispatchBoxed(below, stack);
     return;
@@ -136,8 +142,8 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, tor
   }
 }
 
-void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
-                     std::unique_lock<std::mutex>& lock) {
+void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                     torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
   std::string why;
   const c10::IValue* args = argumentsOf(op, *stack);
   if (executor_.matches(op, args, why)) {
@@ -153,8 +159,8 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below, t
   }
 }
 
-void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
-                         std::unique_lock<std::mutex>& lock) {
+void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                         torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
   executor_.before(argumentsOf(op, *stack), below);
   lock.unlock();
   op.redispatchBoxed(below, stack);
@@ -165,7 +171,8 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
 
 bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* args) {
   const auto fits = [&](const CompiledPlan& plan) { return executor_.wouldMatch(plan, op, args); };
-  const int other = variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
+  const int other =
+      variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
   executor_.switchTo(variants_.find(other)->plan);
   current_ = other;
@@ -178,13 +185,15 @@ void Session::depart(std::string why) {
   last_departure_ = std::move(why);
   ++counters_.departures;
   executor_.restoreAll();
-  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), executor_.boundStorages());
+  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(),
+                                         executor_.boundStorages());
   executor_.end();
   if (!tap_) tap_.emplace();
   mode_ = Mode::kDeparted;
 }
 
-// An op made something else than was traced: it has run, so the rest of the step cannot be traced either.
+// An op made something else than was traced: it has run, so the rest of the step cannot be traced
+// either.
 void Session::loseTrack(std::string why) {
   last_departure_ = std::move(why);
   ++counters_.departures;
@@ -195,7 +204,8 @@ void Session::loseTrack(std::string why) {
 void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (mode_ != Mode::kFollow) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (mode_ == Mode::kFollow) executor_.touch(argumentsOf(op, *stack), op.schema().arguments().size());
+  if (mode_ == Mode::kFollow)
+    executor_.touch(argumentsOf(op, *stack), op.schema().arguments().size());
 }
 
 void Session::touch(const at::Tensor& t) {
@@ -204,7 +214,8 @@ void Session::touch(const at::Tensor& t) {
   if (mode_ == Mode::kFollow) executor_.touchStorage(t.storage().unsafeGetStorageImpl());
 }
 
-// ------------------------------------------------------------------------------------------------ the rest
+// ------------------------------------------------------------------------------------------------
+// the rest
 
 void Session::enterOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -222,7 +233,8 @@ std::shared_ptr<const Graph> Session::graphOf(int variant) {
   return found == nullptr ? nullptr : found->recording->graph;
 }
 
-void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile) {
+void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
+                      const DeviceProfile& profile) {
   std::shared_ptr<const Recording> recording;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -35,7 +35,8 @@ struct StepReport {
   int64_t num_ops = 0;
 };
 
-// beginStep() and endStep() are called on the thread that runs the step, in pairs; plans may be set from any thread.
+// beginStep() and endStep() are called on the thread that runs the step, in pairs; plans may be set
+// from any thread.
 class POET_API Session final : public Listener, public std::enable_shared_from_this<Session> {
  public:
   // verify: see runtime/verify.h.
@@ -45,12 +46,14 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   // Whether the next step is going to be traced, so that the caller gathers what exists before it.
   bool nextStepIsTraced();
   void beginStep(std::vector<KnownStorage> known);
-  // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what a replay throws.
+  // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what
+  // a replay throws.
   StepReport endStep(bool failed);
 
   void enterOptimizer();
   void leaveOptimizer();
-  // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for the rest of the step.
+  // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for
+  // the rest of the step.
   void touch(const at::Tensor& t);
 
   std::shared_ptr<const Graph> graphOf(int variant);  // null for an unknown one
@@ -63,7 +66,8 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::string lastDeparture();
   int64_t numVariants();
 
-  void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
+  void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+            torch::jit::Stack* stack) override;
   void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
  private:
@@ -72,8 +76,8 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   explicit Session(bool verify);
   void follow(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
               std::unique_lock<std::mutex>& lock);
-  void runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
-                  std::unique_lock<std::mutex>& lock);
+  void runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                  torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock);
   bool switchVariant(const c10::OperatorHandle& op, const c10::IValue* args);
   void depart(std::string why);
   void loseTrack(std::string why);
@@ -82,7 +86,8 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void closeStep();
 
   std::mutex mutex_;
-  std::atomic<Mode> mode_ = Mode::kIdle;  // atomic: what a kernel calls back asks it without the lock
+  std::atomic<Mode> mode_ =
+      Mode::kIdle;  // atomic: what a kernel calls back asks it without the lock
   VariantSet variants_;
   int current_ = -1;  // variant that is being followed
   std::unique_ptr<Recorder> recorder_;

@@ -12,10 +12,11 @@ std::unique_ptr<Recording> merged(std::unique_ptr<Recording> newer, const Record
   std::vector<Op> ops = newer->graph->ops();
   for (size_t k = 0; k < ops.size(); ++k) {
     ops[k].seconds = std::min(ops[k].seconds, older.graph->ops()[k].seconds);
-    ops[k].workspace_bytes = std::max(ops[k].workspace_bytes, older.graph->ops()[k].workspace_bytes);
+    ops[k].workspace_bytes =
+        std::max(ops[k].workspace_bytes, older.graph->ops()[k].workspace_bytes);
   }
-  newer->graph = std::make_shared<const Graph>(std::move(ops), newer->graph->values(), newer->graph->baseBytes(),
-                                               newer->graph->signature());
+  newer->graph = std::make_shared<const Graph>(
+      std::move(ops), newer->graph->values(), newer->graph->baseBytes(), newer->graph->signature());
   return newer;
 }
 
@@ -55,7 +56,9 @@ int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
 void VariantSet::dropLeastUsed(int keep) {
   auto least = variants_.end();
   for (auto it = variants_.begin(); it != variants_.end(); ++it) {
-    if (it->first != keep && (least == variants_.end() || it->second.last_used < least->second.last_used)) least = it;
+    if (it->first != keep &&
+        (least == variants_.end() || it->second.last_used < least->second.last_used))
+      least = it;
   }
   variants_.erase(least);
 }
@@ -66,11 +69,13 @@ void VariantSet::noteStep(int id) {
   if (Variant* variant = find(id)) variant->last_used = ++clock_;
 }
 
-// The last step's variant, or better one that has a plan: variants usually start alike, and within a plan the budget holds.
+// The last step's variant, or better one that has a plan: variants usually start alike, and within
+// a plan the budget holds.
 int VariantSet::likeliestWithoutHistory() const {
   if (history_.empty()) return -1;
   const auto last = variants_.find(history_.back());
-  if (last != variants_.end() && last->second.state == VariantState::kPlanned) return history_.back();
+  if (last != variants_.end() && last->second.state == VariantState::kPlanned)
+    return history_.back();
   int best = history_.back();
   int64_t latest = 0;
   for (const auto& [id, variant] : variants_) {
@@ -86,7 +91,8 @@ int VariantSet::predict() const {
   size_t best_length = 0;
   for (size_t end = history_.size(); end-- > 1;) {  // history_[end] followed history_[..end - 1]
     size_t length = 0;
-    while (length < end && history_[end - 1 - length] == history_[history_.size() - 1 - length]) ++length;
+    while (length < end && history_[end - 1 - length] == history_[history_.size() - 1 - length])
+      ++length;
     if (length > best_length) {
       best_length = length;
       best = history_[end];
@@ -112,7 +118,8 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->state = VariantState::kPlanned;
 }
 
-// A step may change over between plans that start alike: each then records what the other may have to replay.
+// A step may change over between plans that start alike: each then records what the other may have
+// to replay.
 void VariantSet::shareRecordFlags(CompiledPlan& plan) {
   for (auto& [id, variant] : variants_) {
     if (variant.state != VariantState::kPlanned) continue;

@@ -13,12 +13,13 @@
 namespace poet {
 
 // Note [Variants]
-// Gradient accumulation, an evaluation pass, the last batch of an epoch change a step's op stream: each stream is a
-// variant with a plan of its own. A step starts with the variant that followed the longest matching history before, and
-// changes over to another one where the streams part (Executor::switchTo).
+// Gradient accumulation, an evaluation pass, the last batch of an epoch change a step's op stream:
+// each stream is a variant with a plan of its own. A step starts with the variant that followed the
+// longest matching history before, and changes over to another one where the streams part
+// (Executor::switchTo).
 enum class VariantState : uint8_t {
-  kSeenOnce,     // the next step may look different: optimizers create their state in the first one
-  kStable,       // seen twice: worth a plan
+  kSeenOnce,  // the next step may look different: optimizers create their state in the first one
+  kStable,    // seen twice: worth a plan
   kPlanned,
   kUnplannable,  // the planner found none
 };
@@ -35,21 +36,23 @@ class VariantSet {
  public:
   static constexpr size_t kMaxVariants = 64;
 
-  // Adds a traced step, or merges it into the variant of the same signature (least seconds, greatest workspace, newest
-  // base). Returns its id; `newly_stable` tells whether it has just become worth a plan.
+  // Adds a traced step, or merges it into the variant of the same signature (least seconds,
+  // greatest workspace, newest base). Returns its id; `newly_stable` tells whether it has just
+  // become worth a plan.
   int add(std::unique_ptr<Recording> recording, bool& newly_stable);
   void noteStep(int id);  // id, or -1 for a step of no known variant
 
   // The variant to expect next, -1 where nothing can be said.
   int predict() const;
-  // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up to `done`, and goes on
-  // with an op for which `fits` holds. -1 if there is none.
+  // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up
+  // to `done`, and goes on with an op for which `fits` holds. -1 if there is none.
   template <class Fits>
   int findContinuation(const Recording& recording, size_t done, int not_this, Fits&& fits) const {
     for (const auto& [id, variant] : variants_) {
       if (id == not_this || variant.state != VariantState::kPlanned) continue;
       const Recording& other = *variant.recording;
-      if (other.ops.size() <= done || other.prefix_hash[done] != recording.prefix_hash[done]) continue;
+      if (other.ops.size() <= done || other.prefix_hash[done] != recording.prefix_hash[done])
+        continue;
       if (fits(*variant.plan)) return id;
     }
     return -1;

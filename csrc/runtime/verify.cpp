@@ -11,21 +11,22 @@
 namespace poet {
 namespace {
 
-// What the recording cannot see: scalars that PyTorch makes on the way, tensors without a storage of their own.
+// What the recording cannot see: scalars that PyTorch makes on the way, tensors without a storage
+// of their own.
 constexpr double kToleratedShare = 0.005;
 constexpr int64_t kToleratedBytes = 64 << 10;
 
 int versionAt(const Graph& graph, ValueId v, size_t op) {
   const auto& writers = graph.writersOf(v);
-  return static_cast<int>(std::count_if(writers.begin(), writers.end(),
-                                        [op](OpId w) { return static_cast<size_t>(w.index) < op; }));
+  return static_cast<int>(std::count_if(
+      writers.begin(), writers.end(), [op](OpId w) { return static_cast<size_t>(w.index) < op; }));
 }
 
 }  // namespace
 
 uint64_t Verifier::contentHash(const c10::StorageImpl& storage) {
-  const auto* bytes =
-      static_cast<const unsigned char*>(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
+  const auto* bytes = static_cast<const unsigned char*>(
+      const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
   const size_t size = storage.nbytes();
   uint64_t hash = 0xcbf29ce484222325ULL;
   size_t i = 0;
@@ -44,11 +45,12 @@ void Verifier::checkContent(const CompiledPlan& plan, size_t op, ValueId value, 
   if (contentHash(storage) == expected) return;
   const Graph& graph = plan.graph();
   const OpId producer = graph.value(value).producer;
-  throw Error(detail::message("poet (POET_VERIFY): before op ", op, " (",
-                              op < plan.numOps() ? graph.ops()[op].name : "end of step", ") value ", value.index,
-                              " (made by op ", producer.index, ", ", graph.op(producer).name, "), version ",
-                              versionAt(graph, value, op),
-                              ", came back with other bytes than it was evicted with. Please report this."));
+  throw Error(detail::message(
+      "poet (POET_VERIFY): before op ", op, " (",
+      op < plan.numOps() ? graph.ops()[op].name : "end of step", ") value ", value.index,
+      " (made by op ", producer.index, ", ", graph.op(producer).name, "), version ",
+      versionAt(graph, value, op),
+      ", came back with other bytes than it was evicted with. Please report this."));
 }
 
 void Verifier::beforeKernel(const CompiledPlan& plan, size_t op) {
@@ -69,10 +71,12 @@ void Verifier::afterKernel(const CompiledPlan& plan, size_t op) {
   const int64_t measured = AllocatorTap::highWaterBytes() - offset_ + generator_bytes_;
   const int64_t predicted = plan.residentBytes()[op];
   const auto tolerated = std::max<int64_t>(
-      kToleratedBytes, std::llround(kToleratedShare * static_cast<double>(plan.schedule().peak_bytes)));
+      kToleratedBytes,
+      std::llround(kToleratedShare * static_cast<double>(plan.schedule().peak_bytes)));
   if (measured <= predicted + tolerated) return;
-  throw Error(detail::message("poet (POET_VERIFY): op ", op, " (", plan.graph().ops()[op].name, ") ran with ", measured,
-                              " bytes resident, the simulator says ", predicted, ". Please report this."));
+  throw Error(detail::message("poet (POET_VERIFY): op ", op, " (", plan.graph().ops()[op].name,
+                              ") ran with ", measured, " bytes resident, the simulator says ",
+                              predicted, ". Please report this."));
 }
 
 }  // namespace poet

@@ -1,5 +1,6 @@
-// POET_VERIFY: hashes every value when it is evicted and again when it is back, and compares each op's resident bytes
-// with the simulator's. The first difference throws an Error naming op, value and version.
+// POET_VERIFY: hashes every value when it is evicted and again when it is back, and compares each
+// op's resident bytes with the simulator's. The first difference throws an Error naming op, value
+// and version.
 #pragma once
 
 #include <c10/core/StorageImpl.h>

@@ -31,7 +31,9 @@ class TapAllocator final : public c10::Allocator {
 
   // raw_allocate() asserts that context and data are the same pointer: they are.
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 
   static void release(void* block) {
     TapAllocator& tap = get();
@@ -85,7 +87,8 @@ int64_t AllocatorTap::highWaterBytes() {
 }
 
 bool AllocatorTap::ownsDataOf(const c10::StorageImpl& storage) {
-  const auto deleter = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
+  const auto deleter =
+      const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
   return deleter == &TapAllocator::release || deleter == TapAllocator::get().inner_->raw_deleter();
 }
 

@@ -1,4 +1,5 @@
-// Counts the bytes that live in PyTorch's CPU allocator, so that the workspace inside an op can be measured.
+// Counts the bytes that live in PyTorch's CPU allocator, so that the workspace inside an op can be
+// measured.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,10 +12,10 @@
 namespace poet {
 
 // Note [Tapping the allocator]
-// The profiler's slot in the thread-local debug info must not be shadowed (the profiler static_casts what it finds
-// there), so the tap wraps the CPU allocator itself. A block that was allocated while the tap was in keeps the tap's
-// deleter for life, so counting stays right after the tap was taken out. Blocks from before are not counted at all.
-// Thread-safe.
+// The profiler's slot in the thread-local debug info must not be shadowed (the profiler
+// static_casts what it finds there), so the tap wraps the CPU allocator itself. A block that was
+// allocated while the tap was in keeps the tap's deleter for life, so counting stays right after
+// the tap was taken out. Blocks from before are not counted at all. Thread-safe.
 class POET_API AllocatorTap {
  public:
   // Puts the tap in for the guard's lifetime; guards nest and may overlap on several threads.
@@ -31,7 +32,8 @@ class POET_API AllocatorTap {
   static int64_t resetHighWater();
   static int64_t highWaterBytes();
 
-  // Whether the storage's data came from PyTorch's CPU allocator, tapped or not, so that poet may release it.
+  // Whether the storage's data came from PyTorch's CPU allocator, tapped or not, so that poet may
+  // release it.
   static bool ownsDataOf(const c10::StorageImpl& storage);
 };
 

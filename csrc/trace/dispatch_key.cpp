@@ -37,11 +37,13 @@ void checkOrder() {
 }
 
 void checkFree() {
-  POET_CHECK_AS(Error, !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kListeningKey),
-                "poet listens on the dispatch key ", c10::toString(kListeningKey),
-                " and expects it to be unused, but something in this process (PyTorch ", TORCH_VERSION,
-                " itself or another extension) has registered a fallback on it already. Import poet without that "
-                "extension, or install a PyTorch that this poet was tested with.");
+  POET_CHECK_AS(
+      Error, !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kListeningKey),
+      "poet listens on the dispatch key ", c10::toString(kListeningKey),
+      " and expects it to be unused, but something in this process (PyTorch ", TORCH_VERSION,
+      " itself or another extension) has registered a fallback on it already. Import poet without "
+      "that "
+      "extension, or install a PyTorch that this poet was tested with.");
 }
 
 }  // namespace
@@ -53,11 +55,13 @@ void checkListeningKey() {
 
 void registerListener() {
   static std::mutex mutex;
-  static torch::Library* library = nullptr;  // lives as long as the process, like the ops it listens to
+  static torch::Library* library =
+      nullptr;  // lives as long as the process, like the ops it listens to
   const std::lock_guard<std::mutex> lock(mutex);
   if (library != nullptr) return;
   checkListeningKey();
-  auto made = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kListeningKey, __FILE__, __LINE__);
+  auto made = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kListeningKey, __FILE__,
+                                               __LINE__);
   made->fallback(torch::CppFunction::makeFromBoxedFunction<&onOperator>());
   library = made.release();
 }

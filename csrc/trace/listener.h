@@ -14,17 +14,20 @@ namespace poet {
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Runs the op (with `below` as its keys) and does whatever the step needs around it. Called with the listening key
-  // excluded, so that only outermost ops are heard.
-  virtual void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) = 0;
-  // An op on a thread that hears nothing itself (a thread pool that inherited the dispatch state) is about to run.
+  // Runs the op (with `below` as its keys) and does whatever the step needs around it. Called with
+  // the listening key excluded, so that only outermost ops are heard.
+  virtual void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                    torch::jit::Stack* stack) = 0;
+  // An op on a thread that hears nothing itself (a thread pool that inherited the dispatch state)
+  // is about to run.
   virtual void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
 };
 
 // The boxed fallback.
 void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// Makes `listener` hear the ops of the current thread for the guard's lifetime, and be told of ops on foreign threads.
+// Makes `listener` hear the ops of the current thread for the guard's lifetime, and be told of ops
+// on foreign threads.
 class POET_API ListenerGuard {
  public:
   explicit ListenerGuard(std::shared_ptr<Listener> listener);

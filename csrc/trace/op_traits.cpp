@@ -43,15 +43,20 @@ bool readsNoData(std::string_view base) {
 // See Note [Statistics of batch norm].
 //
 // Note [Statistics of batch norm]
-// native_batch_norm, cudnn_batch_norm and kin update running_mean and running_var in training; most of their schemas do
-// not mark them as written. A replay must not update them a second time, and in training it does not read them either:
-// it gets undefined statistics (or scratch copies where the schema insists on a tensor).
+// native_batch_norm, cudnn_batch_norm and kin update running_mean and running_var in training; most
+// of their schemas do not mark them as written. A replay must not update them a second time, and in
+// training it does not read them either: it gets undefined statistics (or scratch copies where the
+// schema insists on a tensor).
 void findStatistics(const c10::FunctionSchema& schema, std::string_view base, OpTraits& traits) {
-  if (base.find("batch_norm") == std::string_view::npos || base.find("backward") != std::string_view::npos) return;
+  if (base.find("batch_norm") == std::string_view::npos ||
+      base.find("backward") != std::string_view::npos)
+    return;
   for (size_t a = 0; a < schema.arguments().size(); ++a) {
     const std::string& name = schema.arguments()[a].name();
-    if (name == "running_mean" || name == "running_var") traits.statistic_args.push_back(static_cast<int16_t>(a));
-    if (name == "training" || name == "train" || name == "use_input_stats") traits.training_arg = static_cast<int16_t>(a);
+    if (name == "running_mean" || name == "running_var")
+      traits.statistic_args.push_back(static_cast<int16_t>(a));
+    if (name == "training" || name == "train" || name == "use_input_stats")
+      traits.training_arg = static_cast<int16_t>(a);
   }
 }
 
@@ -59,13 +64,15 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view base = baseName(schema);
   auto traits = std::make_unique<OpTraits>();
-  traits->name = schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  traits->name =
+      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
   traits->without_tensors = !handlesTensors(schema);
   traits->random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits->reads_no_data = readsNoData(base);
   traits->known_pure = schema.name().rfind("aten::", 0) == 0;
-  traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" || base == "set_data" ||
-                            base == "_resize_output_" || base == "record_stream";
+  traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" ||
+                            base == "set_data" || base == "_resize_output_" ||
+                            base == "record_stream";
   for (const c10::Argument& arg : schema.arguments()) {
     traits->writes_arg.push_back(arg.alias_info() != nullptr && arg.alias_info()->isWrite());
   }

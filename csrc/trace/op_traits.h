@@ -11,12 +11,13 @@
 namespace poet {
 
 struct OpTraits {
-  std::string name;             // "aten::add.Tensor"
-  bool without_tensors = false; // neither takes nor returns a tensor (profiler::*): passed through, not part of a step
-  bool random = false;          // Tag::nondeterministic_seeded
-  bool reads_no_data = false;   // empty_like and kin: only the shape of the inputs matters
-  bool known_pure = false;      // from a namespace whose ops keep no state of their own
-  bool rebinds_storage = false; // resize_, set_: what it touches must keep its memory
+  std::string name;              // "aten::add.Tensor"
+  bool without_tensors = false;  // neither takes nor returns a tensor (profiler::*): passed
+                                 // through, not part of a step
+  bool random = false;           // Tag::nondeterministic_seeded
+  bool reads_no_data = false;    // empty_like and kin: only the shape of the inputs matters
+  bool known_pure = false;       // from a namespace whose ops keep no state of their own
+  bool rebinds_storage = false;  // resize_, set_: what it touches must keep its memory
   // Batch norm: running statistics that training updates though the schema may not say so.
   std::vector<int16_t> statistic_args;
   int16_t training_arg = -1;

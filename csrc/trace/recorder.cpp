@@ -27,7 +27,8 @@ class GeneratorWatch {
 
  private:
   static at::mt19937_data_pod read() {
-    auto* generator = at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+    auto* generator =
+        at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
     const std::lock_guard<std::mutex> lock(generator->mutex_);
     return generator->engine().data();
   }
@@ -35,8 +36,9 @@ class GeneratorWatch {
 };
 
 // Note [Index lists stay]
-// PyTorch's own composite functions read one-dimensional integer tensors by pointer, above the dispatcher, and keep the
-// pointer while operators run (an LSTM walks the batch_sizes of a packed sequence like that). They are small: they stay.
+// PyTorch's own composite functions read one-dimensional integer tensors by pointer, above the
+// dispatcher, and keep the pointer while operators run (an LSTM walks the batch_sizes of a packed
+// sequence like that). They are small: they stay.
 bool isIndexList(const at::Tensor& t) {
   return t.dim() <= 1 && at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
 }
@@ -56,8 +58,10 @@ Recorder::Recorder(std::vector<KnownStorage> known) {
 
 Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound)
     : ops_(prefix.ops.begin(), prefix.ops.begin() + static_cast<int64_t>(done)),
-      graph_ops_(prefix.graph->ops().begin(), prefix.graph->ops().begin() + static_cast<int64_t>(done)),
-      prefix_hash_(prefix.prefix_hash.begin(), prefix.prefix_hash.begin() + static_cast<int64_t>(done) + 1),
+      graph_ops_(prefix.graph->ops().begin(),
+                 prefix.graph->ops().begin() + static_cast<int64_t>(done)),
+      prefix_hash_(prefix.prefix_hash.begin(),
+                   prefix.prefix_hash.begin() + static_cast<int64_t>(done) + 1),
       inherited_base_bytes_(prefix.graph->baseBytes()) {
   const OpId now(static_cast<int64_t>(done));
   for (size_t v = 0; v < prefix.graph->values().size(); ++v) {
@@ -66,7 +70,8 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       if (prefix.first_shown[v] == prefix.graph->endOfStep()) inherited_base_bytes_ += value.bytes;
       continue;
     }
-    POET_INTERNAL_ASSERT(values_.size() == v, "values are numbered in the order in which they are shown");
+    POET_INTERNAL_ASSERT(values_.size() == v,
+                         "values are numbered in the order in which they are shown");
     const ValueId id(static_cast<int64_t>(v));
     if (value.kind == ValueKind::kInput) inputs_.insert(id.index);
     if (value.kind == ValueKind::kParameter) parameters_.insert(id.index);
@@ -222,15 +227,16 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
 }
 
-void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
-                           torch::jit::Stack* stack) {
+void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits,
+                           c10::DispatchKeySet below, torch::jit::Stack* stack) {
   const GeneratorWatch watch;
   const int64_t before = AllocatorTap::resetHighWater();
   const auto start = Clock::now();
   op.redispatchBoxed(below, stack);
   Op& node = graph_ops_.back();
   node.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  node.workspace_bytes = AllocatorTap::highWaterBytes() - before;  // recordOutputs() takes the outputs off
+  node.workspace_bytes =
+      AllocatorTap::highWaterBytes() - before;  // recordOutputs() takes the outputs off
   node.random = traits.random || watch.moved();
 }
 
@@ -238,12 +244,14 @@ void Recorder::extendHash() {
   const RecordedOp& op = ops_.back();
   uint64_t hash = mixHash(prefix_hash_.back(), std::hash<std::string>()(graph_ops_.back().name));
   for (const auto* slots : {&op.in, &op.out}) {
-    for (const Slot& slot : *slots) hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
+    for (const Slot& slot : *slots)
+      hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
   }
   prefix_hash_.push_back(hash);
 }
 
-void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                   torch::jit::Stack* stack) {
   const OpTraits& traits = traitsOf(op);
   if (traits.without_tensors) {
     op.redispatchBoxed(below, stack);
@@ -266,7 +274,9 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, tor
 }
 
 ValueKind Recorder::kindOf(size_t v) const {
-  const auto in = [v](const std::unordered_set<int32_t>& set) { return set.count(static_cast<int32_t>(v)) > 0; };
+  const auto in = [v](const std::unordered_set<int32_t>& set) {
+    return set.count(static_cast<int32_t>(v)) > 0;
+  };
   const Value& value = values_[v];
   if (in(gradients_)) return ValueKind::kGradient;
   if (value.producer.valid()) {
@@ -296,13 +306,15 @@ void Recorder::labelValues() {
   const OpId end(static_cast<int64_t>(ops_.size()));
   for (size_t v = 0; v < values_.size(); ++v) {
     values_[v].kind = kindOf(v);
-    // Small things from outside (Python numbers above all) are held by the records of the ops that read them.
+    // Small things from outside (Python numbers above all) are held by the records of the ops that
+    // read them.
     const bool held = !values_[v].producer.valid() && values_[v].bytes <= kHeldBytes;
     if (!values_[v].death.valid() || held) values_[v].death = end;
   }
 }
 
-// Storages that no op touched: those that died in the step become values, the others are the base. Returns its bytes.
+// Storages that no op touched: those that died in the step become values, the others are the base.
+// Returns its bytes.
 int64_t Recorder::addUntouched() {
   int64_t base = inherited_base_bytes_;
   for (const Known& known : known_) {
@@ -326,7 +338,8 @@ void Recorder::fillDeaths(Recording& recording) const {
   std::vector<std::vector<ValueId>> by_op(n);
   for (size_t v = 0; v < values_.size(); ++v) {
     const OpId death = values_[v].death;
-    if (static_cast<size_t>(death.index) < n) by_op[static_cast<size_t>(death.index)].emplace_back(static_cast<int64_t>(v));
+    if (static_cast<size_t>(death.index) < n)
+      by_op[static_cast<size_t>(death.index)].emplace_back(static_cast<int64_t>(v));
   }
   recording.dead_begin.push_back(0);
   for (const auto& list : by_op) {
@@ -340,7 +353,9 @@ void Recorder::fillFirstShown(Recording& recording) const {
   for (size_t k = ops_.size(); k-- > 0;) {
     for (const auto* slots : {&ops_[k].in, &ops_[k].out}) {
       for (const Slot& slot : *slots) {
-        if (slot.value.valid()) recording.first_shown[static_cast<size_t>(slot.value.index)] = OpId(static_cast<int64_t>(k));
+        if (slot.value.valid())
+          recording.first_shown[static_cast<size_t>(slot.value.index)] =
+              OpId(static_cast<int64_t>(k));
       }
     }
   }
@@ -355,7 +370,8 @@ std::unique_ptr<Recording> Recorder::finish() {
   fillFirstShown(*recording);
   recording->ops = std::move(ops_);
   recording->prefix_hash = std::move(prefix_hash_);
-  recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base, recording->prefix_hash.back());
+  recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,
+                                                   recording->prefix_hash.back());
   number_.clear();
   alive_.clear();
   return recording;

@@ -14,8 +14,9 @@
 
 namespace poet {
 
-// A storage that existed before the step, as the caller found it (Python: by the garbage collector's list). Storages
-// that no op touches still occupy memory, and may die within the step (old gradients at zero_grad).
+// A storage that existed before the step, as the caller found it (Python: by the garbage
+// collector's list). Storages that no op touches still occupy memory, and may die within the step
+// (old gradients at zero_grad).
 struct KnownStorage {
   WeakStorage storage;
   int64_t bytes = 0;
@@ -24,14 +25,15 @@ struct KnownStorage {
 
 // One recorder a step. Not thread-safe: the session serializes.
 //
-// Invariants: a value is one storage, numbered in the order in which the step first shows them, so that equal steps give
-// equal numbers. A storage's address is forgotten the moment its storage is gone, because it will be used again.
+// Invariants: a value is one storage, numbered in the order in which the step first shows them, so
+// that equal steps give equal numbers. A storage's address is forgotten the moment its storage is
+// gone, because it will be used again.
 class Recorder {
  public:
   explicit Recorder(std::vector<KnownStorage> known);
 
-  // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and bound[v] the storage
-  // that value v has in this step (expired where it died).
+  // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and
+  // bound[v] the storage that value v has in this step (expired where it died).
   Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound);
 
   // Runs the op and records it.
@@ -40,7 +42,8 @@ class Recorder {
   void enterOptimizer() { ++optimizer_depth_; }
   void leaveOptimizer() { --optimizer_depth_; }
 
-  // After the step. Throws FormatError if what was heard is no possible step. The recorder is spent.
+  // After the step. Throws FormatError if what was heard is no possible step. The recorder is
+  // spent.
   std::unique_ptr<Recording> finish();
 
   size_t numOps() const { return ops_.size(); }

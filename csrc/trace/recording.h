@@ -1,4 +1,5 @@
-// Recording: a traced step as the runtime needs it, the Graph plus what PyTorch must be given to run an op again.
+// Recording: a traced step as the runtime needs it, the Graph plus what PyTorch must be given to
+// run an op again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +20,12 @@ using StorageHold = c10::intrusive_ptr<c10::StorageImpl>;
 
 inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
 
-// One tensor argument or result of an op: where it stood on the stack and how it looked at its storage.
+// One tensor argument or result of an op: where it stood on the stack and how it looked at its
+// storage.
 struct Slot {
-  ValueId value;      // kNoValue: not managed (see Note [Which tensors poet manages])
-  uint64_t hash = 0;  // geometryHash
-  int16_t arg = 0;    // position on the stack
+  ValueId value;         // kNoValue: not managed (see Note [Which tensors poet manages])
+  uint64_t hash = 0;     // geometryHash
+  int16_t arg = 0;       // position on the stack
   int16_t element = -1;  // position in a list, -1 outside lists
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;

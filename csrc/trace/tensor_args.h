@@ -10,9 +10,9 @@
 namespace poet {
 
 // Note [Which tensors poet manages]
-// Managed: strided CPU tensors with a storage of their own (views included). Everything else (sparse, mkldnn, nested,
-// other devices, meta) is passed through: the op that touches it is recorded but never replayed, and what it holds is
-// never evicted.
+// Managed: strided CPU tensors with a storage of their own (views included). Everything else
+// (sparse, mkldnn, nested, other devices, meta) is passed through: the op that touches it is
+// recorded but never replayed, and what it holds is never evicted.
 inline bool isManaged(const at::Tensor& t) {
   return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested();
 }
@@ -31,15 +31,16 @@ inline uint64_t geometryHash(const at::Tensor& t) {
   return mixHash(hash, static_cast<uint64_t>(t.storage_offset()));
 }
 
-// Calls f(tensor, argument, element) for every defined tensor among `count` stack entries, in order; element is -1
-// outside lists. f returns false to stop; so does forEachTensor.
+// Calls f(tensor, argument, element) for every defined tensor among `count` stack entries, in
+// order; element is -1 outside lists. f returns false to stop; so does forEachTensor.
 template <class F>
 bool forEachTensor(const c10::IValue* entries, size_t count, F&& f) {
   for (size_t a = 0; a < count; ++a) {
     if (entries[a].isTensor()) {
       const at::Tensor& t = entries[a].toTensor();
       if (t.defined() && !f(t, static_cast<int>(a), -1)) return false;
-    } else if (entries[a].isTensorList() || entries[a].isOptionalTensorList() || entries[a].isList()) {
+    } else if (entries[a].isTensorList() || entries[a].isOptionalTensorList() ||
+               entries[a].isList()) {
       const auto list = entries[a].toListRef();
       for (size_t e = 0; e < list.size(); ++e) {
         if (!list[e].isTensor()) {

@@ -40,7 +40,7 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
         _, report = run_step(session, call, args, kwargs)
         if report["num_ops"] == 0:
             raise no_ops_error(step)
-        if report["variant"] == last:
+        if last is not None and report["variant"] == last:
             return session.graph_of(last)
         last = report["variant"]
     raise PoetRuntimeError(

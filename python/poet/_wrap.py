@@ -12,7 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from poet import _C
-from poet._budgets import ByteBudget, TimeBudget, format_bytes, parse_bytes, parse_runtime, positive_number
+from poet._budgets import (
+    ByteBudget,
+    TimeBudget,
+    format_bytes,
+    parse_bytes,
+    parse_runtime,
+    positive_number,
+)
 from poet._enums import Status
 from poet._errors import ArgumentError, BudgetWarning, NotBuiltError
 from poet._live import check_step, no_ops_error, run_step, verify_wanted
@@ -118,7 +125,9 @@ class WrappedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step and returns what it returns."""
         self._raise_background_error()
-        if self._closed or _C.is_listening():  # a wrapped step inside a wrapped step: the outer one rules
+        if (
+            self._closed or _C.is_listening()
+        ):  # a wrapped step inside a wrapped step: the outer one rules
             return self._step(*args, **kwargs)
         result, report = run_step(self._session, self._step, args, kwargs)
         if report["num_ops"] == 0 and report["mode"] == "traced":
@@ -145,7 +154,9 @@ class WrappedStep:
         with self._lock:
             self._waiting.append(variant)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._plan_waiting, name="poet-plan", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._plan_waiting, name="poet-plan", daemon=True
+                )
                 self._thread.start()
 
     def _plan_waiting(self) -> None:
@@ -193,7 +204,11 @@ class WrappedStep:
             return
         self._warned = True
         least = schedule.least_ram_budget
-        advice = f"The least budget that has a plan is {least} bytes ({format_bytes(least)})." if least else ""
+        advice = (
+            f"The least budget that has a plan is {least} bytes ({format_bytes(least)})."
+            if least
+            else ""
+        )
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
             f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, outside the budget.",
@@ -228,7 +243,9 @@ class WrappedStep:
         counters = self._session.counters()
         with self._lock:
             planning = self._thread is not None
-        plans = sum(s.status in (Status.OPTIMAL, Status.FEASIBLE) for s in list(self._schedules.values()))
+        plans = sum(
+            s.status in (Status.OPTIMAL, Status.FEASIBLE) for s in list(self._schedules.values())
+        )
         return StepStats(plans=plans, planning=planning, message=self._message, **counters)
 
     def wait_for_plan(self, timeout: float | None = None) -> bool:
@@ -319,7 +336,9 @@ def wrap(
     """
     call = check_step(train_step)
     if isinstance(train_step, WrappedStep):
-        raise ArgumentError("train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself.")
+        raise ArgumentError(
+            "train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself."
+        )
     _check_options(method, recompute, paging, page_dir, cache_dir, hard)
     # Found wrong now rather than after the first step.
     parse_bytes(ram_budget, plain_peak_bytes=1 << 40)
@@ -340,9 +359,18 @@ def wrap(
     )
 
 
-def _check_options(method: object, recompute: object, paging: object, page_dir: object, cache_dir: object, hard: object) -> None:
+def _check_options(
+    method: object,
+    recompute: object,
+    paging: object,
+    page_dir: object,
+    cache_dir: object,
+    hard: object,
+) -> None:
     if method != "poet":
-        raise NotBuiltError(f'method: expected "poet"; got {method!r}. Other methods are not built yet.')
+        raise NotBuiltError(
+            f'method: expected "poet"; got {method!r}. Other methods are not built yet.'
+        )
     asked = {
         "paging=True": not isinstance(paging, _LeftOut) and paging is not False,
         "page_dir": not isinstance(page_dir, _LeftOut) and page_dir is not None,
@@ -352,7 +380,9 @@ def _check_options(method: object, recompute: object, paging: object, page_dir: 
     }
     for option, wanted in asked.items():
         if wanted:
-            raise NotBuiltError(f"{option}: expected it to be left out; this option is not built yet.")
+            raise NotBuiltError(
+                f"{option}: expected it to be left out; this option is not built yet."
+            )
 
 
 __all__ = ["StepStats", "WrappedStep", "wrap"]

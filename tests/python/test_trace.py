@@ -33,7 +33,11 @@ def test_it_is_the_step_after_the_optimizer_made_its_state() -> None:
     graph = poet.trace(step, *args)
     made_late = [v for v in graph.values if v.producer is not None and v.death is None]
     assert all(v.kind != poet.ValueKind.OPTIMIZER_STATE for v in made_late)
-    assert {op.phase for op in graph.ops} >= {poet.Phase.FORWARD, poet.Phase.BACKWARD, poet.Phase.OPTIMIZER}
+    assert {op.phase for op in graph.ops} >= {
+        poet.Phase.FORWARD,
+        poet.Phase.BACKWARD,
+        poet.Phase.OPTIMIZER,
+    }
 
 
 def test_kinds_and_bytes_of_values_are_those_of_the_model() -> None:
@@ -83,7 +87,8 @@ def test_views_share_their_value() -> None:
     graph = poet.trace(lambda: (x.t() + x.view(6, 4)).sum())
     views = [op for op in graph.ops if op.metadata_only]
     assert {op.name for op in views} >= {"aten::t", "aten::view"} or {op.name for op in views} >= {
-        "aten::transpose.int", "aten::view",
+        "aten::transpose.int",
+        "aten::view",
     }
     assert all(op.outputs == op.inputs for op in views)
 
@@ -140,7 +145,11 @@ def test_old_gradients_that_die_within_the_step_are_counted() -> None:
         loss.backward()
 
     graph = poet.trace(step)
-    old = [v for v in graph.values if v.producer is None and v.death is not None and v.bytes == weight.numel() * 4]
+    old = [
+        v
+        for v in graph.values
+        if v.producer is None and v.death is not None and v.bytes == weight.numel() * 4
+    ]
     assert len(old) == 1
     assert old[0].kind == poet.ValueKind.GRADIENT
 

@@ -22,7 +22,9 @@ class _Model:
 
     def __init__(self, width: int = 16, depth: int = 12, rows: int = 2048) -> None:
         torch.manual_seed(0)
-        layers = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))]
+        layers = [
+            m for _ in range(depth) for m in (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))
+        ]
         self.net = nn.Sequential(*layers, nn.Linear(width, 4))
         self.optimizer = torch.optim.AdamW(self.net.parameters(), foreach=False)
         self.x, self.y = torch.randn(rows, width), torch.randint(0, 4, (rows,))
@@ -41,7 +43,11 @@ class _Model:
 
     def state(self) -> dict[str, torch.Tensor]:
         found = {name: p.detach().clone() for name, p in self.net.named_parameters()}
-        found |= {f"{n}.grad": p.grad.clone() for n, p in self.net.named_parameters() if p.grad is not None}
+        found |= {
+            f"{n}.grad": p.grad.clone()
+            for n, p in self.net.named_parameters()
+            if p.grad is not None
+        }
         for i, state in enumerate(self.optimizer.state.values()):
             found |= {f"{i}.{k}": v.clone() for k, v in state.items()}
         return found | {"generator": torch.get_rng_state()}
@@ -68,7 +74,9 @@ def _train(step: Callable[..., Any], model: _Model, calls: int) -> list[float]:
     return [float(step(model.x, model.y)) for _ in range(calls)]
 
 
-def _plain(calls: int, change: Callable[[_Model, int], None] = lambda model, call: None) -> tuple[list[float], dict]:
+def _plain(
+    calls: int, change: Callable[[_Model, int], None] = lambda model, call: None
+) -> tuple[list[float], dict]:
     model = _Model()
     losses = []
     for call in range(calls):
@@ -94,7 +102,9 @@ def test_the_plan_is_in_force_from_the_fourth_call_and_keeps_every_bit(budget: i
     assert differences(state, model.state()) == []
 
 
-@pytest.mark.parametrize("kind", ["residual_net", "gpt2", "bert", "in_place_chains", "gan", "accumulation"])
+@pytest.mark.parametrize(
+    "kind", ["residual_net", "gpt2", "bert", "in_place_chains", "gan", "accumulation"]
+)
 def test_solved_plans_keep_every_bit(kind: str) -> None:
     calls = 15 if kind == "accumulation" else 7
     results, state = plain(kind, calls)
@@ -136,7 +146,9 @@ def test_percentages_and_background_planning() -> None:
 # ---------------------------------------------------------------- departures
 
 
-def _compare_departure(budget: int, change: Callable[[_Model, int], None], calls: int = 8) -> poet.StepStats:
+def _compare_departure(
+    budget: int, change: Callable[[_Model, int], None], calls: int = 8
+) -> poet.StepStats:
     losses, state = _plain(calls, change)
     model = _Model()
     step = _wrapped(model, budget)
@@ -151,7 +163,9 @@ def _compare_departure(budget: int, change: Callable[[_Model, int], None], calls
 
 def test_an_extra_op_departs_and_nothing_is_lost(budget: int) -> None:
     def change(model: _Model, call: int) -> None:
-        model.before_backward = (lambda logits: logits.mul(2)) if call == 5 else (lambda logits: None)
+        model.before_backward = (
+            (lambda logits: logits.mul(2)) if call == 5 else (lambda logits: None)
+        )
 
     stats = _compare_departure(budget, change)
     assert stats.departures == 1
@@ -218,7 +232,9 @@ def test_raw_reads_in_the_step_see_the_values(budget: int) -> None:
 
             def read() -> None:
                 value = kept.pop()
-                seen.append((np.asarray(value).sum().item(), value.tolist()[0][0], value.data_ptr() != 0))
+                seen.append(
+                    (np.asarray(value).sum().item(), value.tolist()[0][0], value.data_ptr() != 0)
+                )
                 kept.clear()
 
             model.after_backward = read
@@ -335,7 +351,9 @@ def test_a_budget_below_the_least_is_said_once_and_training_goes_on() -> None:
         ({"ram_budget": "1GiB", "verbose": "yes"}, "verbose"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
+def test_arguments_that_make_no_sense_are_refused_at_once(
+    arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         poet.wrap(lambda: None, **arguments)
 
@@ -350,7 +368,11 @@ def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        {"paging": True}, {"page_dir": "/tmp"}, {"cache_dir": "x"}, {"hard": True}, {"method": "dtr"},
+        {"paging": True},
+        {"page_dir": "/tmp"},
+        {"cache_dir": "x"},
+        {"hard": True},
+        {"method": "dtr"},
         {"recompute": False},
     ],
 )
@@ -358,7 +380,9 @@ def test_an_option_that_is_not_built_yet_is_named(option: dict[str, Any]) -> Non
     with pytest.raises(NotImplementedError, match=next(iter(option))) as caught:
         poet.wrap(lambda: None, ram_budget="1GiB", **option)
     assert isinstance(caught.value, poet.PoetError)
-    poet.wrap(lambda: None, ram_budget="1GiB", paging=False, hard=False, recompute=True, method="poet")
+    poet.wrap(
+        lambda: None, ram_budget="1GiB", paging=False, hard=False, recompute=True, method="poet"
+    )
 
 
 def test_it_keeps_the_steps_name_and_can_be_closed(budget: int) -> None:
@@ -377,7 +401,9 @@ def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:
     losses, state = _plain(6)
     model = _Model()
     inner = _wrapped(model, budget)
-    outer = poet.wrap(lambda x, y: inner(x, y), ram_budget=budget, background=False, time_limit_s=20)
+    outer = poet.wrap(
+        lambda x, y: inner(x, y), ram_budget=budget, background=False, time_limit_s=20
+    )
     assert _train(outer, model, 6) == losses
     assert differences(state, model.state()) == []
     assert outer.stats.followed_steps == 3

@@ -33,7 +33,9 @@ class Case:
                 found[f"{m}.{name}"] = value.clone()
             for name, parameter in module.named_parameters():
                 gradient = parameter.grad
-                found[f"{m}.{name}.grad"] = None if gradient is None else gradient.to_dense().clone()
+                found[f"{m}.{name}.grad"] = (
+                    None if gradient is None else gradient.to_dense().clone()
+                )
         for o, optimizer in enumerate(self.optimizers):
             for p, state in enumerate(optimizer.state.values()):
                 for key, value in state.items():
@@ -52,7 +54,9 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
             return x.dtype == y.dtype and x.shape == y.shape and _bytes(x) == _bytes(y)
         return type(x) is type(y) and x == y
 
-    return sorted(set(a) ^ set(b)) + [name for name in a if name in b and not same(a[name], b[name])]
+    return sorted(set(a) ^ set(b)) + [
+        name for name in a if name in b and not same(a[name], b[name])
+    ]
 
 
 def _bytes(t: torch.Tensor) -> bytes:
@@ -63,7 +67,9 @@ def _fixed(*tensors: torch.Tensor) -> Callable[[int], tuple[torch.Tensor, ...]]:
     return lambda _: tensors
 
 
-def _classifier(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, classes: int) -> Case:
+def _classifier(
+    net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, classes: int
+) -> Case:
     y = torch.randint(0, classes, (x.shape[0],))
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -81,17 +87,33 @@ def residual_net() -> Case:
     from monai.networks.nets import ResNet
 
     net = ResNet(
-        "basic", [1, 1, 1, 1], [8, 16, 32, 64], spatial_dims=2, n_input_channels=3, num_classes=5,
-        conv1_t_size=3, conv1_t_stride=1, no_max_pool=True,
+        "basic",
+        [1, 1, 1, 1],
+        [8, 16, 32, 64],
+        spatial_dims=2,
+        n_input_channels=3,
+        num_classes=5,
+        conv1_t_size=3,
+        conv1_t_stride=1,
+        no_max_pool=True,
     )
-    return _classifier(net, torch.optim.AdamW(net.parameters(), foreach=False), torch.randn(4, 3, 16, 16), 5)
+    return _classifier(
+        net, torch.optim.AdamW(net.parameters(), foreach=False), torch.randn(4, 3, 16, 16), 5
+    )
 
 
 def unet_3d() -> Case:
     """MONAI's U-Net in three dimensions: skip connections, instance norm, large workspaces."""
     from monai.networks.nets import UNet
 
-    net = UNet(spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
+    net = UNet(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=2,
+        channels=(4, 8, 16),
+        strides=(2, 2),
+        num_res_units=1,
+    )
     optimizer = torch.optim.Adam(net.parameters(), foreach=False)
     x, y = torch.randn(1, 1, 16, 16, 16), torch.randint(0, 2, (1, 16, 16, 16))
 
@@ -109,7 +131,15 @@ def gpt2() -> Case:
     """Hugging Face's GPT-2 with dropout: attention, GELU, tied embeddings."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     net = GPT2LMHeadModel(config)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
 
@@ -128,7 +158,11 @@ def bert() -> Case:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
         max_position_embeddings=32,
     )
     net = BertForSequenceClassification(config)
@@ -142,7 +176,9 @@ def bert() -> Case:
         optimizer.step()
         return loss.item()
 
-    return Case(step, _fixed(torch.randint(0, 64, (4, 16)), torch.randint(0, 2, (4,))), [net], [optimizer])
+    return Case(
+        step, _fixed(torch.randint(0, 64, (4, 16)), torch.randint(0, 2, (4,))), [net], [optimizer]
+    )
 
 
 class _InPlaceChain(nn.Module):
@@ -190,7 +226,14 @@ def lstm() -> Case:
 
 def autocast_bf16() -> Case:
     """bfloat16 autocast around the forward pass."""
-    net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4))
+    net = nn.Sequential(
+        nn.Linear(32, 64),
+        nn.GELU(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 64),
+        nn.GELU(),
+        nn.Linear(64, 4),
+    )
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
     x, y = torch.randn(16, 32), torch.randint(0, 4, (16,))
 
@@ -207,7 +250,9 @@ def autocast_bf16() -> Case:
 
 def gradient_penalty() -> Case:
     """Double backward: the norm of the input gradient is part of the loss."""
-    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Softplus(), nn.Linear(32, 1))
+    net = nn.Sequential(
+        nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Softplus(), nn.Linear(32, 1)
+    )
     optimizer = torch.optim.Adam(net.parameters(), foreach=False)
     x = torch.randn(16, 8)
 
@@ -284,7 +329,9 @@ def checkpoint_inside() -> Case:
     """torch.utils.checkpoint of both kinds within the step, with dropout."""
     from torch.utils.checkpoint import checkpoint
 
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.2)) for _ in range(4))
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.2)) for _ in range(4)
+    )
     head = nn.Linear(24, 3)
     optimizer = torch.optim.AdamW([*blocks.parameters(), *head.parameters()], foreach=False)
     x, y = torch.randn(32, 24), torch.randint(0, 3, (32,))
@@ -305,7 +352,9 @@ def checkpoint_inside() -> Case:
 def gan() -> Case:
     """Two networks with an optimizer each, noise drawn within the step."""
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
-    critic = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.1), nn.Linear(32, 1))
+    critic = nn.Sequential(
+        nn.Linear(8, 32), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.1), nn.Linear(32, 1)
+    )
     of_generator = torch.optim.Adam(generator.parameters(), foreach=False)
     of_critic = torch.optim.Adam(critic.parameters(), foreach=False)
     real = torch.randn(16, 8)
@@ -327,7 +376,13 @@ def gan() -> Case:
 
 def sparse_embedding() -> Case:
     """Sparse gradients of an embedding bag of words."""
-    net = nn.ModuleDict({"embed": nn.Embedding(50, 16, sparse=True), "mix": nn.Linear(16, 16), "head": nn.Linear(16, 4)})
+    net = nn.ModuleDict(
+        {
+            "embed": nn.Embedding(50, 16, sparse=True),
+            "mix": nn.Linear(16, 16),
+            "head": nn.Linear(16, 4),
+        }
+    )
     optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
     words, y = torch.randint(0, 50, (8, 6)), torch.randint(0, 4, (8,))
 
@@ -364,8 +419,20 @@ def spectral_channels_last() -> Case:
 KINDS: dict[str, Callable[[], Case]] = {
     kind.__name__: kind
     for kind in (
-        residual_net, unet_3d, gpt2, bert, in_place_chains, lstm, autocast_bf16, gradient_penalty, accumulation,
-        custom_function_and_ema, checkpoint_inside, gan, sparse_embedding, spectral_channels_last,
+        residual_net,
+        unet_3d,
+        gpt2,
+        bert,
+        in_place_chains,
+        lstm,
+        autocast_bf16,
+        gradient_penalty,
+        accumulation,
+        custom_function_and_ema,
+        checkpoint_inside,
+        gan,
+        sparse_embedding,
+        spectral_channels_last,
     )
 }
 

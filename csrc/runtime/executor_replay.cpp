@@ -1,0 +1,153 @@
+// How the executor brings values back.
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <chrono>
+
+#include "graph/error.h"
+#include "runtime/executor.h"
+#include "trace/op_traits.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double secondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A storage of the right size without data, for ops that look at shapes only.
+StorageHold emptyStorage(int64_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               c10::DataPtr(nullptr, at::kCPU),
+                                               c10::GetAllocator(at::kCPU), false);
+}
+
+}  // namespace
+
+void Executor::recompute(int recipe) {
+  const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
+  for (ValueId input : r.inputs) {
+    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
+  }
+  replay(r);
+  ++counters_.planned_recomputes;
+  dropTemporaries();
+}
+
+void Executor::bringBack(ValueId v) {
+  const int recipe = plan_->recipes().recipeOf(v);
+  POET_INTERNAL_ASSERT(recipe >= 0, "value ", v.index, " is needed at ", describe(k_),
+                       " and is gone for good");
+  const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
+  for (ValueId input : r.inputs) {
+    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
+  }
+  for (ValueId output : r.outputs) {
+    if (!residency_.isAvailable(output) && residency_[output].ref.expired())
+      temporaries_.push_back(output);
+  }
+  replay(r);
+  ++counters_.unplanned_recomputes;
+  if (counters_.first_unplanned.empty()) {
+    counters_.first_unplanned =
+        detail::message("value ", v.index, " (made by op ", r.producer().index, ", ",
+                        plan_->graph().op(r.producer()).name, ") before ", describe(k_));
+  }
+}
+
+void Executor::bringBackUnplanned(ValueId v) {
+  bringBack(v);
+  dropTemporaries();
+}
+
+void Executor::dropTemporaries() {
+  for (ValueId v : temporaries_) {
+    Residency::Entry& entry = residency_[v];
+    entry.hold.reset();
+    if (entry.ref.expired()) entry.resident = false;
+  }
+  temporaries_.clear();
+}
+
+void Executor::replay(const Recipe& recipe) {
+  const auto start = Clock::now();
+  std::vector<std::pair<ValueId, StorageHold>> made;
+  for (OpId op : recipe.ops) replayOp(op, made);
+  for (auto& [v, storage] : made) {
+    if (!residency_.isAvailable(v)) install(v, *storage);
+  }
+  counters_.replayed_ops += static_cast<int64_t>(recipe.ops.size());
+  counters_.replay_seconds += secondsSince(start);
+}
+
+void Executor::install(ValueId v, c10::StorageImpl& fresh) {
+  Residency::Entry& entry = residency_[v];
+  if (entry.content_hash != 0 && verify_.enabled()) {
+    verify_.checkContent(*plan_, k_, v, entry.content_hash, fresh);
+  }
+  const bool was_away = entry.away;
+  residency_.install(v, fresh, k_ > static_cast<size_t>(plan_->graph().lastShown(v).index));
+  if (was_away) releaseRoots(v);
+}
+
+at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,
+                               const std::vector<std::pair<ValueId, StorageHold>>& made) const {
+  StorageHold storage;
+  for (const auto& [v, scratch] : made) {
+    if (v == slot.value) storage = scratch;
+  }
+  if (!storage && (reads_no_data || residency_.isAvailable(slot.value)))
+    storage = residency_[slot.value].ref.lock();
+  if (!storage && reads_no_data) storage = emptyStorage(plan_->graph().value(slot.value).bytes);
+  POET_INTERNAL_ASSERT(storage, "a replay before ", describe(k_), " needs value ", slot.value.index,
+                       ", which is not there");
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), slot.keys,
+                                                    slot.dtype);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, slot.offset);
+  if (slot.wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return t;
+}
+
+// Runs op `id` again on this step's arguments; what it makes goes to `made`, which later ops of the
+// chain write into.
+void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& made) {
+  const RecordedOp& op = plan_->recording().ops[static_cast<size_t>(id.index)];
+  const Graph& graph = plan_->graph();
+  const OpRecord& record = records_[static_cast<size_t>(id.index)];
+  POET_INTERNAL_ASSERT(record.isSet(), describe(static_cast<size_t>(id.index)),
+                       " has not been recorded");
+  torch::jit::Stack stack(record.args());
+  int copied_list = -1;
+  for (const Slot& slot : op.in) {
+    if (!slot.value.valid() || plan_->isHeldByRecords(slot.value)) continue;
+    placeTensor(stack, slot, tensorFor(slot, graph.op(id).reads_no_data, made), copied_list);
+  }
+  const auto& schema_args = op.handle.schema().arguments();
+  for (int16_t i : op.statistic_slots) {  // running statistics move only once; see Note [Statistics
+                                          // of batch norm]
+    c10::IValue& arg = stack[static_cast<size_t>(op.in[static_cast<size_t>(i)].arg)];
+    const bool optional =
+        schema_args[static_cast<size_t>(op.in[static_cast<size_t>(i)].arg)].type()->kind() ==
+        c10::TypeKind::OptionalType;
+    arg = optional ? at::Tensor() : arg.toTensor().clone();
+  }
+  {
+    const ExecutionStateGuard as_then(record.state());
+    std::optional<GeneratorGuard> generator;
+    if (record.generatorState() != nullptr)
+      generator.emplace(*generatorOf(record.args()), *record.generatorState());
+    op.handle.redispatchBoxed(record.keys(), &stack);
+  }
+  size_t i = 0;
+  forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
+    const Slot& slot = op.out[i++];
+    if (slot.value.valid() && graph.value(slot.value).producer == id) {
+      made.emplace_back(slot.value, StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
+    }
+    return true;
+  });
+}
+
+}  // namespace poet
