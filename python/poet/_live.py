@@ -36,7 +36,8 @@ def check_step(step: object) -> Callable[..., Any]:
         return step
     raise StepTypeError(
         "step: expected a function (or another callable) that runs one training step; got "
-        f"{type(step).__name__}. Put forward, backward and the optimizer's step in a function and pass that."
+        f"{type(step).__name__}. Put forward, backward and the optimizer's step in a function and "
+        "pass that."
     )
 
 
@@ -49,9 +50,9 @@ def no_ops_error(step: object) -> ArgumentError:
     """The error for a step in which PyTorch ran nothing on the CPU."""
     name = getattr(step, "__qualname__", type(step).__name__)
     return ArgumentError(
-        f"step: expected a training step that runs PyTorch operators on CPU tensors; {name} ran none "
-        "that poet could record on this thread. Check that the step trains a model, and that the "
-        "model is on the CPU."
+        f"step: expected a training step that runs PyTorch operators on CPU tensors; {name} ran "
+        "none that poet could record on this thread. Check that the step trains a model, and that "
+        "the model is on the CPU."
     )
 
 

@@ -20,7 +20,8 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
     greatest workspace of both for each operator. It trains whatever the step trains.
 
     Args:
-        step: runs one training step: forward, backward, and the optimizer's step where there is one.
+        step: runs one training step: forward, backward, and the optimizer's step where there is
+            one.
         *args: passed to every call.
         **kwargs: likewise.
 
@@ -44,7 +45,7 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
             return session.graph_of(last)
         last = report["variant"]
     raise PoetRuntimeError(
-        f"step: expected two calls in a row that run the same operators on the same shapes; {_MOST_CALLS} "
-        "calls were all different from the one before. Trace a step without data-dependent "
+        "step: expected two calls in a row that run the same operators on the same shapes; "
+        f"{_MOST_CALLS} calls were all different from the one before. Trace a step without data-dependent "
         "branches or shapes, or pass it one fixed batch."
     )

@@ -190,9 +190,10 @@ class WrappedStep:
         if schedule.status in (Status.OPTIMAL, Status.FEASIBLE):
             self._session.set_plan(variant, schedule, self._device)
             self._message = ""
+            extra = 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
             self._say(
-                f"plan in force: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
-                f"{100 * (schedule.makespan_seconds / graph.plain_seconds - 1):+.1f} % time predicted"
+                f"plan in force: peak {format_bytes(schedule.peak_bytes)} of "
+                f"{format_bytes(budget)}, {extra:+.1f} % time predicted"
             )
             return
         self._session.set_unplannable(variant)
@@ -211,7 +212,8 @@ class WrappedStep:
         )
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, outside the budget.",
+            f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, "
+            "outside the budget.",
             BudgetWarning,
             stacklevel=4,
         )
@@ -228,7 +230,7 @@ class WrappedStep:
 
     @property
     def schedule(self) -> _C.Schedule | None:
-        """The schedule of the last step's variant, whatever its status; None before the first plan."""
+        """The schedule of the last step's variant, whatever its status; None before the first."""
         return None if self._latest is None else self._schedules.get(self._latest)
 
     @property
@@ -324,8 +326,8 @@ def wrap(
         verbose: say on stderr what happens.
 
     Returns:
-        A callable with the same arguments and result as `train_step`. It has `schedule`, `graph`, `stats`,
-        `wait_for_plan()` and `close()`, and is a context manager.
+        A callable with the same arguments and result as `train_step`. It has `schedule`, `graph`,
+        `stats`, `wait_for_plan()` and `close()`, and is a context manager.
 
     Raises:
         ArgumentError: an argument makes no sense.
@@ -339,7 +341,16 @@ def wrap(
         raise ArgumentError(
             "train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself."
         )
-    _check_options(method, recompute, paging, page_dir, cache_dir, hard)
+    _check_method(method)
+    _refuse_unbuilt(
+        {
+            "paging=True": not isinstance(paging, _LeftOut) and paging is not False,
+            "page_dir": not isinstance(page_dir, _LeftOut) and page_dir is not None,
+            "cache_dir": not isinstance(cache_dir, _LeftOut) and cache_dir is not None,
+            "hard=True": hard is not False,
+            "recompute=False": recompute is not True,
+        }
+    )
     # Found wrong now rather than after the first step.
     parse_bytes(ram_budget, plain_peak_bytes=1 << 40)
     if runtime_budget is not None:
@@ -359,27 +370,16 @@ def wrap(
     )
 
 
-def _check_options(
-    method: object,
-    recompute: object,
-    paging: object,
-    page_dir: object,
-    cache_dir: object,
-    hard: object,
-) -> None:
+def _check_method(method: object) -> None:
     if method != "poet":
         raise NotBuiltError(
             f'method: expected "poet"; got {method!r}. Other methods are not built yet.'
         )
-    asked = {
-        "paging=True": not isinstance(paging, _LeftOut) and paging is not False,
-        "page_dir": not isinstance(page_dir, _LeftOut) and page_dir is not None,
-        "cache_dir": not isinstance(cache_dir, _LeftOut) and cache_dir is not None,
-        "hard=True": hard is not False,
-        "recompute=False": recompute is not True,
-    }
-    for option, wanted in asked.items():
-        if wanted:
+
+
+def _refuse_unbuilt(asked_for: dict[str, bool]) -> None:
+    for option, asked in asked_for.items():
+        if asked:
             raise NotBuiltError(
                 f"{option}: expected it to be left out; this option is not built yet."
             )

@@ -74,7 +74,9 @@ class _Planner:
         return self.until[r] >= last
 
     def _do(self, at: int, do: str, **what: object) -> None:
-        self.actions.append({"at": at, "when": "after" if do == "retain" else "before", "do": do, **what})
+        self.actions.append(
+            {"at": at, "when": "after" if do == "retain" else "before", "do": do, **what}
+        )
 
     def _free(self, v: int, at: int) -> None:
         self.resident.discard(v)
@@ -95,7 +97,9 @@ class _Planner:
     def _before(self, at: int) -> None:
         needed = self._needs(self.graph.ops[at]) if at < self.n else set()
         if at == self.n:
-            needed = {v.index for v in self.graph.values if v.death is None and v.producer is not None}
+            needed = {
+                v.index for v in self.graph.values if v.death is None and v.producer is not None
+            }
         for v in sorted(needed):
             if self.graph.values[v].producer is not None and v not in self.resident:
                 self._recompute(v, at)
@@ -108,7 +112,11 @@ class _Planner:
             self._before(k)
             self.resident.update(self.made.get(k, []))
             for v in sorted(self.resident):
-                if self.shown[v] == k and self.graph.values[v].death is not None and self.dice.random() < 0.1:
+                if (
+                    self.shown[v] == k
+                    and self.graph.values[v].death is not None
+                    and self.dice.random() < 0.1
+                ):
                     self._do(k, "retain", value=v)
                     self.retained.add(v)
             self.resident.difference_update(set(self.dies.get(k, [])) - self.retained)
@@ -123,5 +131,5 @@ class _Planner:
 
 
 def random_plan(graph: poet.Graph, seed: int, eagerness: float = 0.2) -> poet.Schedule:
-    """A schedule that the simulator accepts; `eagerness` is the chance of a free, per value and op."""
+    """A schedule that the simulator accepts; `eagerness`: chance of a free, per value and op."""
     return _Planner(graph, seed, eagerness).plan()

@@ -1,4 +1,4 @@
-"""Every kind of step trains to the same bits under random plans, in the debug mode that checks itself."""
+"""Every kind of step trains to the same bits under random plans, in the self-checking mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _one_thread() -> Any:
     torch.set_num_threads(threads)
 
 
-def _train_randomly(kind: str, calls: int, seed: int, eagerness: float) -> tuple[Any, list[Any], dict[str, Any]]:
+def _train_randomly(
+    kind: str, calls: int, seed: int, eagerness: float
+) -> tuple[Any, list[Any], dict[str, Any]]:
     case = build(kind)
     session = _C.Session(verify=True)
     results = []

@@ -165,7 +165,7 @@ def test_two_traces_of_a_step_have_one_signature(kind: str) -> None:
 
 
 def test_a_step_that_cannot_be_called_is_named() -> None:
-    with pytest.raises(poet.ArgumentError, match="callable.*got int") as caught:
+    with pytest.raises(poet.ArgumentError, match=r"callable.*got int") as caught:
         poet.trace(3)  # type: ignore[arg-type]
     assert isinstance(caught.value, TypeError)
 

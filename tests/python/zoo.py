@@ -270,7 +270,7 @@ def gradient_penalty() -> Case:
 
 
 def accumulation() -> Case:
-    """Gradient accumulation over three calls: two variants of the stream, a third with the optimizer."""
+    """Gradient accumulation over three calls: three variants of the stream."""
     layers = [m for _ in range(4) for m in (nn.Linear(32, 32), nn.GELU(), nn.LayerNorm(32))]
     net = nn.Sequential(*layers, nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
@@ -303,7 +303,7 @@ class _Cube(torch.autograd.Function):
 
 
 def custom_function_and_ema() -> Case:
-    """A custom autograd Function, tensor hooks, and an exponential moving average of the weights."""
+    """A custom autograd Function, tensor hooks, and a moving average of the weights."""
     net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32))
     head = nn.Linear(32, 3)
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.05, foreach=False)
