@@ -82,8 +82,11 @@ py::list recipesOf(const Graph& graph) {
 }  // namespace
 
 void bindRuntime(py::module_& m) {
-  registerListener();  // fails the import, clearly, where the dispatch key is taken or stands
-                       // elsewhere
+  try {
+    registerListener();
+  } catch (const Error& error) {  // the dispatch key is taken or stands elsewhere
+    throw py::import_error(error.what());
+  }
 
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))

@@ -46,6 +46,6 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
         last = report["variant"]
     raise PoetRuntimeError(
         "step: expected two calls in a row that run the same operators on the same shapes; "
-        f"{_MOST_CALLS} calls were all different from the one before. Trace a step without data-dependent "
-        "branches or shapes, or pass it one fixed batch."
+        f"{_MOST_CALLS} calls were all different from the one before. Trace a step without "
+        "data-dependent branches or shapes, or pass it one fixed batch."
     )

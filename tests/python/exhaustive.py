@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 from typing import Any, NamedTuple
 
 from naive_simulator import NaiveSimulator
+
+import poet
+from poet import _C
+
+HOST = poet.DeviceProfile.by_name("host")
+DEVICE = {
+    name: getattr(HOST, name)
+    for name in ("replay_factor", "replay_fixed_seconds", "generator_state_bytes")
+}
 
 Json = dict[str, Any]
 
@@ -149,3 +159,21 @@ class Exhaustive:
                 kept_values = state.retained | set(stay)
                 results.append(State(state.at + 1, memory - (dying - {*stay}), kept_values))
         return results
+
+
+def extra_seconds(graph: poet.Graph, budget: int) -> float | None:
+    """What the best schedule within the budget adds to the plain time; None where none is."""
+    chains = [recipe["ops"] for recipe in _C.recipes_of(graph)]
+    return Exhaustive(json.loads(graph.to_json()), chains, budget, DEVICE).best()
+
+
+def least_budget(graph: poet.Graph) -> int:
+    """The least budget that has a schedule."""
+    low, high = 0, graph.plain_peak_bytes()  # none within the one, plain training within the other
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if extra_seconds(graph, middle) is None:
+            low = middle
+        else:
+            high = middle
+    return high

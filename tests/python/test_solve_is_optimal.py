@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import collections
-import json
 
 import pytest
-from exhaustive import Exhaustive
+from exhaustive import extra_seconds, least_budget
 from graph_strategies import JsonObject, graph_text, graphs
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import poet
-from poet import _C
 
-HOST = poet.DeviceProfile.by_name("host")
-DEVICE = {
-    name: getattr(HOST, name)
-    for name in ("replay_factor", "replay_fixed_seconds", "generator_state_bytes")
-}
 TIME_LIMIT = 20
-
-
-def extra_seconds(graph: poet.Graph, budget: int) -> float | None:
-    """What the best schedule within the budget adds to the plain time."""
-    chains = [recipe["ops"] for recipe in _C.recipes_of(graph)]
-    return Exhaustive(json.loads(graph.to_json()), chains, budget, DEVICE).best()
-
-
-def least_budget(graph: poet.Graph) -> int:
-    """The least budget that has a schedule."""
-    low, high = 0, graph.plain_peak_bytes()  # none within the one, plain training within the other
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if extra_seconds(graph, middle) is None:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def solve(graph: poet.Graph, budget: int) -> poet.Schedule:
