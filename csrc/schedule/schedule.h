@@ -17,20 +17,20 @@ namespace poet {
 // in order, then op k. Position "after op k": the actions in after[k] run right after op k's
 // kernel, before anything can die naturally. In between, values whose Value::death is k die, unless
 // retained.
-//   free(v)         v's bytes leave, and its retention ends. Only if resident. If the value lives
-//   on in the program
-//                   (death >= the position), it must be recomputed before its next use and before
-//                   the end of the step.
-//   recompute(r)    runs the chain recipes[r] again as one unit. The chain's inputs must be
-//   resident in the versions
-//                   that its ops first read. While it runs, every value its first op makes is
-//                   allocated afresh, plus the largest workspace of the chain. Afterwards the
-//                   values that were not resident are, in their last version; for those that were,
-//                   the second copy is dropped. A value that comes back at a position >
-//                   Graph::lastShown(v) is retained by that (nothing else may hold it).
+//   free(v)         v's bytes leave, and its retention ends. Only if resident and evictable. If the
+//                   value lives on in the program (death >= the position), it must be recomputed
+//                   before its next use and before the end of the step.
+//   recompute(r)    runs the chain recipes[r] again as one unit: an op that makes values and, in
+//                   order, every op that has written into those since. None of them writes into
+//                   anything else (running statistics of the first excepted), and only the first
+//                   makes values. The chain's inputs must be resident in the versions that its ops
+//                   first read. While it runs, every value its first op makes is allocated afresh,
+//                   plus the largest workspace of the chain. Afterwards the values that were not
+//                   resident (and are evictable) are, in the version that the program has reached;
+//                   for those that were, the second copy is dropped. A value that comes back at a
+//                   position > Graph::lastShown(v) is retained by that (nothing else may hold it).
 //   retain(v)       only in after[k] with k == Graph::lastShown(v): v survives its natural death
-//   until freed, or the
-//                   end of the step.
+//                   until freed, or the end of the step.
 // Frees that op k allows stand in before[k + 1]: until then the caller may still read the memory
 // behind our back. A random op that any recompute of the schedule contains keeps
 // DeviceProfile::generator_state_bytes from its first execution (that op included) to the end of

@@ -56,6 +56,9 @@ def solve(
         FormatError: the file named by `graph` holds no graph.
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
+    The environment variable POET_SOLVER names another solver program than the `poet-solver` that
+    is installed with poet.
+
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """

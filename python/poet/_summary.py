@@ -28,6 +28,8 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
     lines = [_headline(schedule)]
     if schedule.message:
         lines.append(f"  {schedule.message}")
+    elif schedule.status is Status.TIME_LIMIT:
+        lines.append("  no plan was found: allow more time, more memory or a later deadline")
     lines += _table(_rows(schedule, graph))
     if schedule.has_plan:
         lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")

@@ -147,6 +147,7 @@ def test_statuses_are_values(graph: poet.Graph, status: poet.Status) -> None:
     assert schedule.status == status.value
     assert schedule.has_plan == (status in (poet.Status.OPTIMAL, poet.Status.FEASIBLE))
     assert f"{status} schedule of 12 ops" in str(schedule)
+    assert ("allow more time" in str(schedule)) == (status is poet.Status.TIME_LIMIT)
 
 
 def test_a_schedule_cannot_be_changed(schedule: poet.Schedule) -> None:
