@@ -8,6 +8,7 @@
 #include "planner/clock.h"
 #include "planner/exact.h"
 #include "planner/incumbent.h"
+#include "planner/large_search.h"
 #include "planner/options.h"
 #include "planner/planner.h"
 #include "schedule/simulator.h"
@@ -15,6 +16,9 @@
 namespace poet {
 namespace planner {
 namespace {
+
+// A budget that cannot be met deserves the least that can, even at the end of the time limit.
+constexpr double kLeastPeakSeconds = 0.5;
 
 class SolveRun {
  public:
@@ -83,7 +87,31 @@ class SolveRun {
   }
 
   // ---- large graphs: search ---------------------------------------------------------------------------------------
-  Schedule solveLarge() { return emptySchedule(graph_, options_); }
+  Schedule solveLarge() {
+    if (options_.minimize == Objective::kMemory) {
+      const ExactPeak peak = searchLeastPeak(problem_, largeOptions());
+      if (peak.plan) best_.offer(problem_, *peak.plan);
+      return best_.any() ? best_.finished(static_cast<double>(peak.bound_bytes), "all") : withoutPlan(peak);
+    }
+    if (problem_.floor_bytes <= options_.ram_budget_bytes) {
+      best_.setBound(plain_.makespan_seconds, "all");
+      const LargeCallbacks callbacks{
+          .plan = [this](const ReplayPlan& plan) { best_.offer(problem_, plan); },
+          .candidates_bound =
+              [this](double seconds) { best_.setBound(plain_.makespan_seconds + seconds, "candidates"); }};
+      if (searchLarge(problem_, largeOptions(), callbacks)) return best_.finished();
+    }
+    LargeOptions options = largeOptions();
+    options.time_limit_seconds = std::max(options.time_limit_seconds, kLeastPeakSeconds);
+    return withoutPlan(searchLeastPeak(problem_, options));
+  }
+
+  LargeOptions largeOptions() const {
+    return {.budget_bytes = options_.ram_budget_bytes,
+            .replay_seconds_limit = replayLimit(),
+            .time_limit_seconds = deadline_.left(),
+            .threads = options_.threads};
+  }
 
   // ---- outcomes without a plan ------------------------------------------------------------------------------------
   Schedule tooSlow() {

@@ -1,0 +1,204 @@
+#include "planner/annealing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "planner/clock.h"
+#include "planner/liveness.h"
+
+namespace poet::planner {
+namespace {
+
+constexpr double kPercent = 100;
+constexpr double kHottest = 0.5;      // temperatures, in percent of the plain step's seconds
+constexpr double kColdest = 0.003;
+constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
+constexpr double kPriceStep = 1.1;
+constexpr double kLeastPrice = 0.02, kMostPrice = 500;
+constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts
+constexpr double kReplayAbsentInput = 0.7;
+constexpr int kMostChain = 12;
+
+class Annealing {
+ public:
+  Annealing(const Problem& problem, const ReplayPlan& start, const AnnealingOptions& options)
+      : problem_(problem),
+        options_(options),
+        deadline_(options.time_limit_seconds),
+        random_(options.seed * 0x9e3779b97f4a7c15ULL + 1),
+        state_(problem, start, options.budget_bytes) {
+    result_.closest = start;
+    result_.closest_peak_bytes = state_.peakBytes();
+    for (int t = 0; t < problem.numStages(); ++t) {
+      for (const int v : problem.stages[static_cast<size_t>(t)].needs) {
+        const int r = problem.values[static_cast<size_t>(v)].recipe;
+        if (problem.runnable(r, t) && t - problem.plainTouchBefore(v, t) >= 1) touches_.push_back({t, v});
+      }
+      for (const int r : start.by_stage[static_cast<size_t>(t)]) present_.push_back({t, r});
+    }
+  }
+
+  AnnealingResult run() {
+    if (touches_.empty()) return std::move(result_);
+    remember();
+    energy_ = energy();
+    while (!deadline_.over() && result_.moves < options_.most_moves) {
+      cool();
+      for (int i = 0; i < kMovesPerUpdate; ++i) step();
+      result_.moves += kMovesPerUpdate;
+      adjustPrice();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Place {
+    int stage;
+    int what;
+  };
+
+  double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+  size_t below(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
+
+  double energy() const {
+    const double scale = problem_.plain_seconds > 0 ? kPercent / problem_.plain_seconds : 1;
+    double value = state_.seconds() * scale;
+    value += price_ * kPercent * state_.excessBytes() / static_cast<double>(std::max<int64_t>(1, options_.budget_bytes));
+    if (options_.replay_seconds_limit) {
+      value += price_ * scale * std::max(0.0, state_.seconds() - *options_.replay_seconds_limit);
+    }
+    return value;
+  }
+
+  bool feasible() const {
+    return state_.excessBytes() < 0.5 &&
+           (!options_.replay_seconds_limit || state_.seconds() <= *options_.replay_seconds_limit);
+  }
+
+  void remember() {
+    if (!feasible() || (result_.best && state_.seconds() >= result_.seconds - 1e-12)) return;
+    result_.best = state_.plan();
+    result_.seconds = state_.seconds();
+    result_.closest = state_.plan();
+    result_.closest_peak_bytes = state_.peakBytes();
+  }
+
+  void cool() {
+    const double progress = std::max(deadline_.elapsed() / options_.time_limit_seconds,
+                                     static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves));
+    temperature_ = kHottest * std::pow(kColdest / kHottest, std::min(1.0, progress));
+  }
+
+  // Feasible states make memory cheaper, infeasible ones dearer: the search walks along the border.
+  void adjustPrice() {
+    price_ = std::clamp(feasible() ? price_ / kPriceStep : price_ * kPriceStep, kLeastPrice, kMostPrice);
+    energy_ = energy();
+    if (!result_.best && state_.excessBytes() > 0) {
+      const int64_t peak = state_.peakBytes();
+      if (peak < result_.closest_peak_bytes) {
+        result_.closest = state_.plan();
+        result_.closest_peak_bytes = peak;
+      }
+    }
+  }
+
+  void step() {
+    added_.clear();
+    const double kind = uniform();
+    if (present_.empty() || kind < kInsertShare) {
+      proposeInsert();
+    } else if (kind < kInsertShare + kRemoveShare) {
+      proposeRemove();
+    } else {
+      proposeShift();
+    }
+    state_.settle();
+    const double next = energy();
+    if (next <= energy_ || uniform() < std::exp((energy_ - next) / temperature_)) {
+      state_.keep();
+      energy_ = next;
+      present_.insert(present_.end(), added_.begin(), added_.end());
+      remember();
+    } else {
+      state_.undo();
+    }
+  }
+
+  bool isPresent(const Place& place) const {
+    const auto& stage = state_.replaysAt(place.stage);
+    return std::find(stage.begin(), stage.end(), place.what) != stage.end();
+  }
+
+  // A random replay of the plan; the list is cleaned of what has gone as it is met.
+  bool pickPresent(Place& place) {
+    while (!present_.empty()) {
+      const size_t i = below(present_.size());
+      place = present_[i];
+      if (isPresent(place)) return true;
+      present_[i] = present_.back();
+      present_.pop_back();
+    }
+    return false;
+  }
+
+  void proposeInsert() {
+    const Place touch = touches_[below(touches_.size())];
+    addWithInputs(touch.stage, problem_.values[static_cast<size_t>(touch.what)].recipe);
+  }
+
+  // Replays r in stage t, and what its inputs need that are not in memory then.
+  void addWithInputs(int t, int r) {
+    todo_.assign(1, r);
+    for (int count = 0; !todo_.empty() && count < kMostChain; ++count) {
+      const int next = todo_.back();
+      todo_.pop_back();
+      if (isPresent({t, next})) continue;
+      state_.insert(t, next);
+      added_.push_back({t, next});
+      for (const int u : problem_.replays[static_cast<size_t>(next)].inputs) {
+        const int source = problem_.values[static_cast<size_t>(u)].recipe;
+        if (!state_.liveBefore(t, u) && problem_.runnable(source, t) && uniform() < kReplayAbsentInput) todo_.push_back(source);
+      }
+    }
+  }
+
+  void proposeRemove() {
+    Place place{};
+    if (pickPresent(place)) state_.remove(place.stage, place.what);
+  }
+
+  void proposeShift() {
+    Place place{};
+    if (!pickPresent(place)) return;
+    const Replay& replay = problem_.replays[static_cast<size_t>(place.what)];
+    const int reach = 1 << below(7);
+    int to = place.stage + static_cast<int>(below(static_cast<size_t>(2 * reach + 1))) - reach;
+    to = state_.blockStage(std::clamp(to, replay.last_stage + 1, replay.until_stage));
+    if (to == place.stage) return;
+    state_.remove(place.stage, place.what);
+    addWithInputs(to, place.what);
+  }
+
+  const Problem& problem_;
+  const AnnealingOptions& options_;
+  const Deadline deadline_;
+  std::mt19937_64 random_;
+  Liveness state_;
+  AnnealingResult result_;
+  std::vector<Place> touches_;  // (stage, value): where a replay may serve plain training
+  std::vector<Place> present_;  // (stage, replay), with leftovers
+  std::vector<Place> added_;
+  std::vector<int> todo_;
+  double temperature_ = kHottest;
+  double price_ = 1;
+  double energy_ = 0;
+};
+
+}  // namespace
+
+AnnealingResult anneal(const Problem& problem, const ReplayPlan& start, const AnnealingOptions& options) {
+  return Annealing(problem, start, options).run();
+}
+
+}  // namespace poet::planner

@@ -1,0 +1,37 @@
+// Simulated annealing over replay plans: a fast search for large steps, whose best plans the exact windows then polish.
+//
+// The state is a set of (stage, replay). What is resident follows by one backward sweep of liveness, so every set is a
+// plan, and only its memory may be too much: an excess is charged, at a price that rises while the state stays infeasible.
+// Moves add a replay before a touch (with the replays that its absent inputs need), remove one, or shift one. A move sweeps
+// back only until liveness is what it was: a few microseconds.
+// Source: Kirkpatrick, Gelatt, Vecchi, Science 1983; the moves are poet's. Weakness: no bound, and no memory of structure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "planner/problem.h"
+#include "planner/replay_plan.h"
+
+namespace poet::planner {
+
+struct AnnealingOptions {
+  int64_t budget_bytes = 0;
+  std::optional<double> replay_seconds_limit;
+  double time_limit_seconds = 5;
+  int64_t most_moves = INT64_MAX;
+  uint64_t seed = 0;
+};
+
+struct AnnealingResult {
+  std::optional<ReplayPlan> best;  // keeps budget and deadline
+  double seconds = 0;              // its replays
+  ReplayPlan closest;              // the least excess seen, `best` where there is one
+  int64_t closest_peak_bytes = 0;
+  int64_t moves = 0;
+};
+
+AnnealingResult anneal(const Problem& problem, const ReplayPlan& start, const AnnealingOptions& options);
+
+}  // namespace poet::planner
