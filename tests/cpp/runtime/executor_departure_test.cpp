@@ -1,0 +1,346 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "runtime/executor.h"
+#include "support/plan_builder.h"
+#include "support/torch_step.h"
+#include "support/valid_plan.h"
+
+namespace poet::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A step that keeps some of what it makes, and that can be told to depart at op 4, when under the
+// greedy plan everything that may be is away.
+class DepartureTest : public ::testing::Test {
+ protected:
+  DepartureTest()
+      : x_((at::set_num_threads(1), at::manual_seed(8), at::randn({40, 40}))),
+        w_(at::randn({40, 40})),
+        live_([this] { body(); }, /*verify=*/true) {
+    live_.trace();
+    expected_ = {a_.clone(), b_.clone(), c_.clone(), result_.clone()};
+    letGo();
+    live_.plan(greedyPlan(live_.graph()));
+    EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+    expectAllReadable();
+    EXPECT_GT(live_.session().executorCounters().evictions, 2);
+    letGo();
+  }
+
+  void letGo() {
+    for (at::Tensor* t : {&a_, &b_, &c_, &result_}) t->reset();
+  }
+
+  void body() {
+    a_ = x_.mul(w_);
+    b_ = a_.tanh();
+    b_.add_(1);
+    c_ = b_.sin();
+    midway_();
+    result_ = c_.mul(a_).add(b_);
+    last_();
+  }
+
+  void expectAllReadable() {
+    const std::vector<at::Tensor> now = {a_, b_, c_, result_};
+    for (size_t i = 0; i < now.size(); ++i) {
+      ASSERT_TRUE(now[i].defined());
+      EXPECT_TRUE(sameBits(now[i], expected_[i])) << "tensor " << i;
+    }
+  }
+
+  // How many of a, b, c are away at this point.
+  int64_t evictedNow() {
+    int64_t away = 0;
+    for (const at::Tensor* t : {&a_, &b_, &c_}) {
+      try {
+        t->data_ptr();
+      } catch (const c10::Error&) {
+        ++away;
+      }
+    }
+    return away;
+  }
+
+  at::Tensor x_, w_, a_, b_, c_, result_;
+  std::vector<at::Tensor> expected_;
+  std::function<void()> midway_ = [] {}, last_ = [] {};
+  LiveStep live_;
+};
+
+TEST_F(DepartureTest, AnExtraOpBringsEverythingBack) {
+  int64_t away = 0;
+  at::Tensor extra;
+  midway_ = [&] {
+    away = evictedNow();
+    extra = w_.neg();
+    EXPECT_EQ(evictedNow(), 0);
+  };
+  const StepReport report = live_.run();
+  EXPECT_EQ(report.mode, StepReport::Mode::kDeparted);
+  EXPECT_GT(away, 0) << "nothing was away: the test tests nothing";
+  EXPECT_TRUE(sameBits(extra, w_.neg()));
+  EXPECT_THAT(live_.session().lastDeparture(), HasSubstr("aten::neg came"));
+  EXPECT_EQ(report.num_ops, live_.graph().numOps() + 1);
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, OtherShapesAreADeparture) {
+  at::Tensor extra;
+  midway_ = [&] { extra = c_.slice(0, 0, 7).mul(2); };
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_TRUE(sameBits(extra, expected_[2].slice(0, 0, 7).mul(2)));
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, OtherShapesOfTheSameOpAreADeparture) {
+  x_.resize_({30, 40});
+  w_.resize_({30, 40});
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_THAT(live_.session().lastDeparture(), HasSubstr("op 0"));
+  EXPECT_THAT(live_.session().lastDeparture(), HasSubstr("other shapes"));
+  EXPECT_TRUE(sameBits(a_, x_.mul(w_)));
+}
+
+TEST_F(DepartureTest, FewerOpsAreADeparture) {
+  int64_t away = 0;
+  const StepReport report = live_.runOnce([&] {
+    a_ = x_.mul(w_);
+    b_ = a_.tanh();
+    b_.add_(1);
+    c_ = b_.sin();
+    away = evictedNow();
+    result_ = expected_[3];
+  });
+  EXPECT_EQ(report.mode, StepReport::Mode::kDeparted);
+  EXPECT_GT(away, 0);
+  EXPECT_EQ(report.num_ops, 4);
+  EXPECT_THAT(live_.session().lastDeparture(), HasSubstr("ended after 4 of"));
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, AStepOfNoOpIsADeparture) {
+  const StepReport report = live_.runOnce([] {});
+  EXPECT_EQ(report.mode, StepReport::Mode::kDeparted);
+  EXPECT_EQ(report.num_ops, 0);
+}
+
+TEST_F(DepartureTest, AnOpAfterTheLastIsADeparture) {
+  at::Tensor extra;
+  last_ = [&] { extra = a_.add(b_); };
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_THAT(live_.session().lastDeparture(), HasSubstr("goes on after its last traced op"));
+  EXPECT_TRUE(sameBits(extra, expected_[0].add(expected_[1])));
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, AnExceptionLeavesEverythingReadableAndTheNextCallWorks) {
+  int64_t away = 0;
+  midway_ = [&] {
+    away = evictedNow();
+    throw std::runtime_error("the user's own");
+  };
+  EXPECT_THROW(live_.run(), std::runtime_error);
+  EXPECT_GT(away, 0);
+  EXPECT_EQ(evictedNow(), 0);
+  result_ = expected_[3];
+  expectAllReadable();
+  EXPECT_EQ(live_.session().counters().failed_steps, 1);
+  midway_ = [] {};
+  letGo();
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, AnExceptionInsideAnOpIsNoDifferent) {
+  midway_ = [&] { c_.mul(at::empty({3, 3})); };  // shapes that do not fit
+  EXPECT_THROW(live_.run(), c10::Error);
+  EXPECT_EQ(evictedNow(), 0);
+  result_ = expected_[3];
+  expectAllReadable();
+  midway_ = [] {};
+  letGo();
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, ADepartedStepIsAVariantLikeATracedOne) {
+  // Twice the same departure makes a stable variant; with a plan it is followed.
+  midway_ = [&] { w_.neg(); };
+  const StepReport first = live_.run();
+  const StepReport second = live_.run();
+  EXPECT_EQ(first.variant, second.variant);
+  EXPECT_TRUE(second.newly_stable);
+  const auto graph = live_.session().graphOf(second.variant);
+  live_.session().setPlan(second.variant, std::make_shared<const Schedule>(greedyPlan(*graph)),
+                          hostProfile());
+  letGo();
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+  expectAllReadable();
+}
+
+TEST_F(DepartureTest, ChangesOverToAVariantThatStartsAlike) {
+  midway_ = [&] { w_.neg(); };
+  live_.run();
+  letGo();
+  const int variant = live_.run().variant;
+  const auto graph = live_.session().graphOf(variant);
+  for (const bool greedy : {true, false}) {
+    // The other plan has its values elsewhere when the streams part.
+    const Schedule plan = greedy ? greedyPlan(*graph) : PlanBuilder(*graph).build();
+    live_.session().setPlan(variant, std::make_shared<const Schedule>(plan), hostProfile());
+    for (const bool extra : {false, true, true, false, false, true}) {
+      midway_ = extra ? std::function<void()>([&] { w_.neg(); }) : [] {};
+      letGo();
+      EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+      expectAllReadable();
+    }
+  }
+  EXPECT_GT(live_.session().executorCounters().switches, 0);
+  EXPECT_EQ(live_.session().counters().departures, 2);
+}
+
+TEST_F(DepartureTest, AnOpThatMakesOtherResultsThanWereTracedLosesTrack) {
+  // nonzero's result has as many rows as there are numbers other than zero.
+  at::Tensor kept, where, result;
+  LiveStep live([&] {
+    kept = x_.mul(w_);
+    x_.abs();
+    where = at::nonzero(x_);
+    result = kept.add(1);
+  });
+  live.trace();
+  const Graph& g = live.graph();
+  live.plan(greedyPlan(g));
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+  x_.slice(0, 0, 3).zero_();
+  const StepReport report = live.run();
+  EXPECT_EQ(report.mode, StepReport::Mode::kDeparted);
+  EXPECT_EQ(report.variant, -1);
+  EXPECT_THAT(live.session().lastDeparture(), HasSubstr("made other results"));
+  EXPECT_TRUE(sameBits(kept, x_.mul(w_)));
+  EXPECT_TRUE(sameBits(result, kept.add(1)));
+  EXPECT_TRUE(sameBits(where, at::nonzero(x_)));
+}
+
+// A training step with momentum that calls `at(point)` between its ops, in the forward pass, inside
+// the backward pass and in the update.
+class SteppedTraining {
+ public:
+  SteppedTraining() {
+    at::manual_seed(31);
+    x_ = at::randn({24, 24});
+    for (int i = 0; i < 3; ++i) {
+      weights_.push_back(at::randn({24, 24}).div_(5).requires_grad_());
+      momentum_.push_back(at::zeros({24, 24}));
+    }
+  }
+
+  void run(const std::function<void(int)>& at) {
+    int point = 0;
+    const auto next = [&] { at(point++); };
+    at::Tensor h = x_;
+    for (const at::Tensor& weight : weights_) {
+      h = h.matmul(weight);
+      next();
+      h = h.tanh();
+      h.register_hook([&next](const at::Tensor& gradient) {
+        next();
+        return gradient * 0.5;
+      });
+      next();
+      h = h.add(0.1).relu_();
+    }
+    const at::Tensor loss = h.square().mean();
+    next();
+    loss.backward();
+    next();
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      momentum_[i].mul_(0.9).add_(weights_[i].grad());
+      next();
+      weights_[i].sub_(momentum_[i], 0.1);
+      weights_[i].mutable_grad().reset();
+    }
+    next();
+    points_ = point;
+  }
+
+  State state() const {
+    State found;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      found["weight " + std::to_string(i)] = weights_[i].detach().clone();
+      found["momentum " + std::to_string(i)] = momentum_[i].clone();
+      if (weights_[i].grad().defined())
+        found["gradient " + std::to_string(i)] = weights_[i].grad().clone();
+    }
+    return found;
+  }
+  int points() const { return points_; }
+  void forgetGradients() {
+    for (const at::Tensor& weight : weights_) weight.mutable_grad().reset();
+  }
+
+ private:
+  at::Tensor x_;
+  std::vector<at::Tensor> weights_, momentum_;
+  int points_ = 0;
+};
+
+struct Interrupt {};
+
+class AnyPointTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(AnyPointTest, DepartsWithTheSameBitsAsPlainTraining) {
+  at::set_num_threads(1);
+  const bool throws = GetParam();
+  int points = 1;
+  int64_t brought_back = 0;
+  for (int point = 0; point < points; ++point) {
+    const auto depart = [&](int at) {
+      if (at != point) return;
+      if (throws) throw Interrupt();
+      at::ones({5}).exp();
+    };
+    SteppedTraining plain;
+    for (int call = 0; call < 3; ++call) plain.run([](int) {});
+    try {
+      plain.run(depart);
+    } catch (const Interrupt&) {
+    }
+    const State plain_departed = plain.state();
+    plain.forgetGradients();
+    plain.run([](int) {});
+    points = plain.points();
+
+    SteppedTraining training;
+    LiveStep live([&] { training.run([](int) {}); }, /*verify=*/true);
+    live.trace();
+    live.plan(greedyPlan(live.graph()));
+    EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+    try {
+      EXPECT_EQ(live.runOnce([&] { training.run(depart); }).mode, StepReport::Mode::kDeparted);
+    } catch (const Interrupt&) {
+      EXPECT_EQ(live.session().counters().failed_steps, 1);
+    }
+    EXPECT_THAT(differences(plain_departed, training.state()), IsEmpty()) << "at point " << point;
+    training.forgetGradients();
+    EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+    EXPECT_THAT(differences(plain.state(), training.state()), IsEmpty()) << "after point " << point;
+    brought_back += live.session().executorCounters().unplanned_recomputes;
+  }
+  EXPECT_GT(points, 12);
+  EXPECT_GT(brought_back, points / 2) << "too little was away for this to test anything";
+}
+
+INSTANTIATE_TEST_SUITE_P(Departures, AnyPointTest, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "Exception" : "ExtraOp"; });
+
+}  // namespace
+}  // namespace poet::testing
