@@ -48,7 +48,7 @@ struct ValueSequence {
 
 py::object deathOf(const ValueView& v) {
   const OpId death = v.value().death;
-  return death == v.graph->endOfStep() ? py::none() : indexOrNone(death);
+  return death == v.graph->endOfStep() ? py::object(py::none()) : py::int_(death.index);
 }
 
 py::str reprOfOp(const OpView& o) {
@@ -105,7 +105,7 @@ void bindValue(py::module_& m) {
           "Index of the op that made it; None when it existed before the step.")
       .def_property_readonly("death", &deathOf,
                              "Index of the last op after which plain training holds it; None when "
-                             "it outlives the step.")
+                             "it outlives the step, -1 when it is gone before the first op.")
       .def_property_readonly("evictable", [](const ValueView& v) { return v.value().evictable; })
       .def_property_readonly("dtype", [](const ValueView& v) { return v.value().dtype; })
       .def_property_readonly(

@@ -72,6 +72,13 @@ def test_a_value_says_what_it_is() -> None:
     assert repr(values[-1]) == "<poet value 12: gradient, 1024 bytes>"
 
 
+def test_a_value_that_is_gone_before_the_first_op_takes_no_memory() -> None:
+    ops, values = [{"name": "a", "inputs": [1]}], [{"bytes": 64}, {"bytes": 8, "death": 0}]
+    graph = poet.Graph.from_json(graph_text({"base_bytes": 0, "ops": ops, "values": values}))
+    assert [value.death for value in graph.values] == [-1, 0]
+    assert graph.plain_peak_bytes() == 8
+
+
 def test_nothing_can_be_changed() -> None:
     graph = chain_graph()
     for target, name in ((graph, "base_bytes"), (graph.ops[0], "name"), (graph.values[0], "bytes")):
