@@ -1,0 +1,144 @@
+#include "runtime/op_record.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "support/plan_builder.h"
+#include "support/recording.h"
+#include "support/torch_step.h"
+
+namespace poet::testing {
+namespace {
+
+class OpRecordTest : public ::testing::Test {
+ protected:
+  OpRecordTest() : x_((at::set_num_threads(1), at::manual_seed(2), at::randn({16, 16}))) {}
+
+  // Runs the step twice: recorded first, then captured op by op.
+  void capture(const std::function<void()>& step) {
+    recording_ = recordStep(step);
+    plan_ = std::make_unique<CompiledPlan>(
+        recording_, std::make_shared<const Schedule>(PlanBuilder(*recording_->graph).build()),
+        hostProfile());
+    records_.clear();
+    records_.resize(recording_->ops.size());
+    recordStep(step, {},
+               [&](size_t op, const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
+                 const size_t uses = args[0].isTensor() ? args[0].toTensor().use_count() : 0;
+                 const size_t storage_uses =
+                     args[0].isTensor() ? args[0].toTensor().storage().use_count() : 0;
+                 records_[op].capture(recording_->ops[op], *plan_,
+                                      recording_->graph->ops()[op].random, args, count, below);
+                 uses_grew_.push_back(args[0].isTensor() &&
+                                      (args[0].toTensor().use_count() != uses ||
+                                       args[0].toTensor().storage().use_count() != storage_uses));
+               });
+  }
+
+  at::Tensor x_;
+  std::shared_ptr<const Recording> recording_;
+  std::unique_ptr<CompiledPlan> plan_;
+  std::vector<OpRecord> records_;
+  std::vector<bool> uses_grew_;
+};
+
+TEST_F(OpRecordTest, HoldsWhatComesFromOutsideAndNothingOfTheStep) {
+  capture([&] {
+    const at::Tensor a = x_.mul(x_);
+    a.tanh();
+  });
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_TRUE(records_[0].args()[0].toTensor().is_same(x_));
+  EXPECT_TRUE(uses_grew_[0]);
+  EXPECT_FALSE(records_[1].args()[0].toTensor().defined());
+  EXPECT_FALSE(uses_grew_[1]) << "autograd decides by use counts what it may steal";
+}
+
+TEST_F(OpRecordTest, HoldsNothingOfAListEitherAndLeavesTheCallersListAlone) {
+  at::Tensor joined;
+  capture([&] {
+    const at::Tensor a = x_.mul(2), b = x_.mul(3);
+    joined = at::cat({a, x_, b}, 0);
+  });
+  const OpRecord& cat = records_.back();
+  const auto list = cat.args()[0].toList();
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_FALSE(list.get(0).toTensor().defined());
+  EXPECT_TRUE(list.get(1).toTensor().is_same(x_));
+  EXPECT_FALSE(list.get(2).toTensor().defined());
+  EXPECT_TRUE(sameBits(joined, at::cat({x_.mul(2), x_, x_.mul(3)}, 0)));
+}
+
+TEST_F(OpRecordTest, KeepsTheGeneratorOfRandomOpsOnly) {
+  at::Generator own = at::detail::createCPUGenerator(5);
+  capture([&] {
+    x_.neg();
+    x_.bernoulli(0.5);
+    x_.bernoulli(0.5, own);
+  });
+  EXPECT_EQ(records_[0].generatorState(), nullptr);
+  ASSERT_NE(records_[1].generatorState(), nullptr);
+  ASSERT_NE(records_[2].generatorState(), nullptr);
+  EXPECT_EQ(generatorOf(records_[1].args()),
+            at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator()));
+  EXPECT_EQ(generatorOf(records_[2].args()), at::check_generator<at::CPUGeneratorImpl>(own));
+}
+
+TEST_F(OpRecordTest, AClearedRecordHoldsNothing) {
+  capture([&] { x_.bernoulli(0.5); });
+  EXPECT_TRUE(records_[0].isSet());
+  const size_t before = x_.use_count();
+  records_[0].clear();
+  EXPECT_FALSE(records_[0].isSet());
+  EXPECT_TRUE(records_[0].args().empty());
+  EXPECT_EQ(records_[0].generatorState(), nullptr);
+  EXPECT_LT(x_.use_count(), before);
+}
+
+TEST_F(OpRecordTest, AGeneratorStateIsAllThereIs) {
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  auto& impl = *at::check_generator<at::CPUGeneratorImpl>(generator);
+  at::empty({3}).normal_(0, 1, generator);  // leaves a normal sample for later
+  const GeneratorState then = GeneratorState::of(impl);
+  const auto draw = [&] {
+    return at::cat({at::empty({3}).normal_(0, 1, generator), at::rand({5}, generator)});
+  };
+  const at::Tensor first = draw();
+  const at::Tensor second = draw();
+  EXPECT_FALSE(sameBits(first, second));
+  {
+    const GeneratorGuard guard(impl, then);
+    EXPECT_TRUE(sameBits(draw(), first));
+  }
+  const at::Tensor third = draw();  // as if nothing had been drawn in between
+  then.putInto(impl);
+  draw();
+  draw();
+  EXPECT_TRUE(sameBits(draw(), third));
+}
+
+TEST_F(OpRecordTest, PlacingIntoAListCopiesItOnce) {
+  c10::List<at::Tensor> list({x_, x_});
+  torch::jit::Stack stack{list, x_};
+  int copied = -1;
+  Slot slot;
+  slot.arg = 0;
+  slot.element = 0;
+  const at::Tensor other = at::zeros({1});
+  placeTensor(stack, slot, other, copied);
+  EXPECT_TRUE(list.get(0).is_same(x_)) << "the caller's list";
+  const auto after_first = stack[0].toList();
+  EXPECT_TRUE(after_first.get(0).toTensor().is_same(other));
+  slot.element = 1;
+  placeTensor(stack, slot, other, copied);
+  EXPECT_TRUE(stack[0].toList().is(after_first));
+  EXPECT_TRUE(stack[0].toList().get(1).toTensor().is_same(other));
+  slot.arg = 1;
+  slot.element = -1;
+  placeTensor(stack, slot, other, copied);
+  EXPECT_TRUE(stack[1].toTensor().is_same(other));
+}
+
+}  // namespace
+}  // namespace poet::testing
