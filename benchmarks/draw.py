@@ -37,7 +37,8 @@ def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     own = comparison["parameter_bytes"]
     for form, peak in comparison["peak_bytes"].items():
         extra = comparison["rounds"]["extra_percent"][form]
-        _point(left, (peak - own) / MIB, extra, COLOURS[form], f"{NAMES[form]} {extra:+.1f} %")
+        label = NAMES[form] if form == "plain" else f"{NAMES[form]}: {extra:+.1f} %"
+        _point(left, (peak - own) / MIB, extra, COLOURS[form], label)
     left.set_xlabel("peak above the parameters, MiB")
     left.set_title("forward and backward", loc="left")
     plain = steps["plain"]
@@ -49,11 +50,11 @@ def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     right.axvline(plain["fixed_bytes"] / MIB, color="#333", lw=1, ls=(0, (1, 2)))
     right.annotate(
         "parameters, gradients,\nAdamW's state and temporaries",
-        (plain["fixed_bytes"] / MIB, 0.97),
+        (plain["fixed_bytes"] / MIB, 0.03),
         xycoords=("data", "axes fraction"),
         xytext=(5, 0),
         textcoords="offset points",
-        va="top",
+        va="bottom",
         fontsize=8,
         color="#333",
     )
