@@ -74,6 +74,11 @@ py::list recipesOf(const Graph& graph) {
     entry["outputs"] = indices(recipe.outputs);
     entry["inputs"] = indices(recipe.inputs);
     entry["valid_until"] = recipe.valid_until.index;
+    py::list must_end_resident;
+    for (ValueId v : recipe.outputs) {
+      if (table.mustEndResident(v)) must_end_resident.append(v.index);
+    }
+    entry["must_end_resident"] = must_end_resident;
     result.append(entry);
   }
   return result;

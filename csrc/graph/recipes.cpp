@@ -208,6 +208,34 @@ RecipeTable::RecipeTable(const Graph& graph)
     for (ValueId v : recipes_[r].outputs)
       recipe_of_[static_cast<size_t>(v.index)] = static_cast<int>(r);
   }
+  findRecoverability(graph);
+}
+
+// An in-place op may read what was made after its chain's first op, so there is no one order of
+// recipes: iterate to the fixed point.
+void RecipeTable::findRecoverability(const Graph& graph) {
+  for (Recipe& recipe : recipes_) recipe.recoverable_until = recipe.unchanged_until;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Recipe& recipe : recipes_) {
+      for (ValueId input : recipe.inputs) {
+        const int from = recipeOf(input);
+        if (from < 0) continue;
+        const OpId until = recipes_[static_cast<size_t>(from)].recoverable_until;
+        if (until <= recipe.lastOp() || until >= recipe.recoverable_until) continue;
+        recipe.recoverable_until = until;
+        changed = true;
+      }
+    }
+  }
+  must_end_resident_.assign(recipe_of_.size(), false);
+  for (const Recipe& recipe : recipes_) {
+    for (ValueId v : recipe.outputs) {
+      const OpId death = graph.value(v).death;
+      must_end_resident_[static_cast<size_t>(v.index)] =
+          death < graph.endOfStep() && death > recipe.recoverable_until;
+    }
+  }
 }
 
 }  // namespace poet

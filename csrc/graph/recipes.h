@@ -42,10 +42,22 @@ struct Recipe {
   // keeps them alive may replay until then).
   OpId unchanged_until;
 
+  // Last op before which everything that bringing an output back may need can still be had; see
+  // Note [Recoverability].
+  OpId recoverable_until;
+
   OpId producer() const { return ops.front(); }
   OpId lastOp() const { return ops.back(); }
 };
 
+// Note [Recoverability]
+// A step may depart from its plan at any op, and then everything that the program can still reach
+// must come back. So before anything mutates what a value would be recomputed from, the value is
+// resident. recoverable_until is the least `unchanged_until` among the recipe and, transitively,
+// those of its inputs (an input whose own recipe has ended by the time this one begins is held
+// instead, like one without a recipe). A schedule must have a value resident while the op of its
+// death runs, if that op lies beyond recoverable_until: mustEndResident(). The executor brings back
+// at recoverable_until whatever is away, still reachable, and never planned to return.
 class POET_API RecipeTable {
  public:
   // A producer has a recipe if every op of its chain is replayable, the chain writes only what the
@@ -56,10 +68,17 @@ class POET_API RecipeTable {
   const std::vector<Recipe>& recipes() const { return recipes_; }  // by producer, ascending
   // Index into recipes() of the recipe that yields `value`, or -1.
   int recipeOf(ValueId value) const { return recipe_of_[static_cast<size_t>(value.index)]; }
+  // Whether a schedule must have `value` resident while op Value::death runs.
+  bool mustEndResident(ValueId value) const {
+    return must_end_resident_[static_cast<size_t>(value.index)];
+  }
 
  private:
+  void findRecoverability(const Graph& graph);
+
   std::vector<Recipe> recipes_;
   std::vector<int> recipe_of_;
+  std::vector<bool> must_end_resident_;
 };
 
 }  // namespace poet

@@ -77,7 +77,7 @@ class LpLoop {
       for (const int column : cut.columns) terms.push_back({column, 1});
       result_.model.addRow(terms, 1, kInfinity);
       ++added;
-      ++result_.cuts;
+      result_.cut_columns.push_back(std::move(cut.columns));
     }
   }
 

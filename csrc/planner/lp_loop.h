@@ -16,7 +16,7 @@ struct Relaxation {
   std::vector<double> x;
   SparseModel model;       // the program, the memory rows and the cuts that were added
   int memory_rows = 0;
-  int cuts = 0;
+  std::vector<std::vector<int>> cut_columns;  // of the path cuts
 };
 
 struct RelaxationOptions {

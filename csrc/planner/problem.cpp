@@ -23,8 +23,9 @@ void addSpan(std::vector<int64_t>& differences, int64_t first, int64_t last, int
   differences[static_cast<size_t>(last + 1)] -= amount;
 }
 
-// The recipes in an order in which each may read what earlier ones make, by last op where that leaves a choice. Two recipes
-// of which one reads the other's output form no cycle where both may run (Note [Recipes that feed themselves]).
+// The recipes in an order in which each may read what earlier ones make, by last op where that
+// leaves a choice. Two recipes of which one reads the other's output form no cycle where both may
+// run (Note [Recipes that feed themselves]).
 std::vector<int> runningOrder(const RecipeTable& table, const std::vector<int>& chosen) {
   const auto& recipes = table.recipes();
   std::vector<int> missing(recipes.size(), 0);
@@ -44,7 +45,8 @@ std::vector<int> runningOrder(const RecipeTable& table, const std::vector<int>& 
   }
   std::set<std::pair<OpId, int>> ready;
   for (const int r : chosen) {
-    if (missing[static_cast<size_t>(r)] == 0) ready.emplace(recipes[static_cast<size_t>(r)].lastOp(), r);
+    if (missing[static_cast<size_t>(r)] == 0)
+      ready.emplace(recipes[static_cast<size_t>(r)].lastOp(), r);
   }
   std::vector<int> order;
   while (!ready.empty()) {
@@ -52,7 +54,8 @@ std::vector<int> runningOrder(const RecipeTable& table, const std::vector<int>& 
     ready.erase(ready.begin());
     order.push_back(r);
     for (const int next : readers[static_cast<size_t>(r)]) {
-      if (--missing[static_cast<size_t>(next)] == 0) ready.emplace(recipes[static_cast<size_t>(next)].lastOp(), next);
+      if (--missing[static_cast<size_t>(next)] == 0)
+        ready.emplace(recipes[static_cast<size_t>(next)].lastOp(), next);
     }
   }
   POET_INTERNAL_ASSERT(order.size() == chosen.size(), "recipes feed themselves");
@@ -75,7 +78,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
   findStages();
   findReplays(table, options);
   linkReplays(table);
-  findUses();
+  findUses(table);
   findFixed();
   findFloor();
 }
@@ -85,8 +88,9 @@ void Problem::findStages() {
 }
 
 // Note [Lean problems]
-// With an optimizer in the step, hundreds of gradients and temporaries live after the last backward op. Gradients outlive
-// the step and nearly all of its second half; temporaries live for an op or two. A lean problem leaves them as they are.
+// With an optimizer in the step, hundreds of gradients and temporaries live after the last backward
+// op. Gradients outlive the step and nearly all of its second half; temporaries live for an op or
+// two. A lean problem leaves them as they are.
 bool Problem::leftOut(const Recipe& recipe) const {
   if (!last_backward_.valid()) return false;
   if (recipe.producer() > last_backward_ || recipe.lastOp() > last_backward_) return true;
@@ -112,15 +116,18 @@ void Problem::findReplays(const RecipeTable& table, const ProblemOptions& option
       order.push_back(static_cast<int>(r));
     }
   }
-  for (const int r : runningOrder(table, order)) addReplay(recipes[static_cast<size_t>(r)], r, options);
+  for (const int r : runningOrder(table, order))
+    addReplay(recipes[static_cast<size_t>(r)], r, options);
   // An input that this problem keeps as it is must still be alive.
   for (Replay& replay : replays) {
     const Recipe& recipe = recipes[static_cast<size_t>(replay.table_index)];
     OpId limit = recipe.valid_until;
     for (const ValueId u : recipe.inputs) {
       const int source = table.recipeOf(u);
-      if (source >= 0 && left_out[static_cast<size_t>(source)]) limit = std::min(limit, graph_->value(u).death);
-      if (source >= 0 && !left_out[static_cast<size_t>(source)] && value_of[at(u)] < 0) replay.held.push_back(u);
+      if (source >= 0 && left_out[static_cast<size_t>(source)])
+        limit = std::min(limit, graph_->value(u).death);
+      if (source >= 0 && !left_out[static_cast<size_t>(source)] && value_of[at(u)] < 0)
+        replay.held.push_back(u);
     }
     replay.until_stage = limit.index;
   }
@@ -164,18 +171,26 @@ void Problem::linkReplays(const RecipeTable& table) {
   }
 }
 
-void Problem::findUses() {
+void Problem::findUses(const RecipeTable& table) {
   for (int v = 0; v < numValues(); ++v) {
     Evictable& value = values[static_cast<size_t>(v)];
     value.pin_stage = value.first_stage;
     for (const OpId op : graph_->usesOf(value.id)) {
       const int t = op.index;
-      POET_INTERNAL_ASSERT(t > value.first_stage, "value ", value.id.index, " is used by its own producer");
+      POET_INTERNAL_ASSERT(t > value.first_stage, "value ", value.id.index,
+                           " is used by its own producer");
       value.use_stages.push_back(t);
       stages[static_cast<size_t>(t)].needs.push_back(v);
     }
     for (const OpId op : graph_->writersOf(value.id)) {
       value.pin_stage = std::max(value.pin_stage, op.index);
+    }
+    // See Note [Recoverability] in graph/recipes.h: a use by the op of its death.
+    const OpId death = graph_->value(value.id).death;
+    if (table.mustEndResident(value.id) &&
+        (value.use_stages.empty() || value.use_stages.back() < death.index)) {
+      value.use_stages.push_back(death.index);
+      stages[static_cast<size_t>(death.index)].needs.push_back(v);
     }
     if (value.at_end) {
       value.use_stages.push_back(endStage());
@@ -200,7 +215,8 @@ void Problem::findFixed() {
     fixed.push_back(Fixed{.id = id, .bytes = value.bytes, .hold_stage = hold[at(id)]});
     const int64_t natural = std::min<int64_t>(value.death.index, n);
     int64_t last = natural;
-    if (hold[at(id)] >= 0) last = std::max<int64_t>(last, stages[static_cast<size_t>(hold[at(id)])].op.index);
+    if (hold[at(id)] >= 0)
+      last = std::max<int64_t>(last, stages[static_cast<size_t>(hold[at(id)])].op.index);
     const int64_t first = value.producer.valid() ? value.producer.index : 0;
     addSpan(during, first, last, value.bytes);
     addSpan(before, value.producer.valid() ? first + 1 : 0, last, value.bytes);
@@ -213,7 +229,8 @@ void Problem::findFixed() {
     stage.fixed_before_bytes = graph_->baseBytes() + before[at(stage.op)];
     stage.fixed_during_bytes = graph_->baseBytes() + during[at(stage.op)];
     stage.held_bytes = held[at(stage.op)];
-    if (stage.op < graph_->endOfStep()) stage.fixed_during_bytes += graph_->op(stage.op).workspace_bytes;
+    if (stage.op < graph_->endOfStep())
+      stage.fixed_during_bytes += graph_->op(stage.op).workspace_bytes;
     for (const int v : stage.born) stage.fixed_during_bytes += values[static_cast<size_t>(v)].bytes;
   }
 }
@@ -232,7 +249,10 @@ void Problem::findFloor() {
     for (const int use : value.use_stages) {
       const bool comes_back_here = replay.last_stage < use && use <= replay.until_stage;
       const bool comes_back_before = replay.until_stage > std::max(replay.last_stage, touched);
-      cover(comes_back_here ? use : comes_back_before && use > replay.last_stage ? replay.until_stage : touched, use);
+      cover(comes_back_here                                ? use
+            : comes_back_before && use > replay.last_stage ? replay.until_stage
+                                                           : touched,
+            use);
       touched = use;
     }
   }

@@ -91,31 +91,38 @@ void CompiledPlan::markRecorded() {
   }
 }
 
-// See Note [Recoverability].
+// See Note [Recoverability] in graph/recipes.h.
 void CompiledPlan::findRecoverability() {
   const Graph& g = graph();
-  const size_t n = g.ops().size();
-  rescue_.resize(n + 1);
+  rescue_.resize(g.ops().size() + 1);
   roots_.resize(g.values().size());
-  std::vector<OpId> until(recipes_.recipes().size());
-  std::vector<std::vector<ValueId>> roots(recipes_.recipes().size());
-  // An in-place op may read what was made after the chain's first op, so there is no one order:
-  // iterate to the fixed point. Deaths do not bound it: roots are held.
-  for (size_t r = 0; r < until.size(); ++r) until[r] = recipes_.recipes()[r].unchanged_until;
+  const std::vector<std::vector<ValueId>> roots = findRoots();
+  findAbandoned();
+  for (size_t v = 0; v < g.values().size(); ++v) {
+    const int r = recipes_.recipeOf(ValueId(static_cast<int64_t>(v)));
+    if (r < 0) continue;
+    roots_[v] = roots[static_cast<size_t>(r)];
+    const OpId last_chance = recipes_.recipes()[static_cast<size_t>(r)].recoverable_until;
+    if (!abandoned_[v] || last_chance >= g.endOfStep()) continue;
+    rescue_[static_cast<size_t>(last_chance.index)].emplace_back(static_cast<int64_t>(v));
+    hot_[static_cast<size_t>(last_chance.index)].has_rescue = true;
+  }
+}
+
+// By recipe: values of the step that bringing its outputs back may need and that cannot be
+// recomputed by then. They are held while such an output is away.
+std::vector<std::vector<ValueId>> CompiledPlan::findRoots() const {
+  const auto& recipes = recipes_.recipes();
+  std::vector<std::vector<ValueId>> roots(recipes.size());
   for (bool changed = true; changed;) {
     changed = false;
-    for (size_t r = 0; r < until.size(); ++r) {
-      for (ValueId input : recipes_.recipes()[r].inputs) {
-        const int from = recipes_.recipeOf(input);
+    for (size_t r = 0; r < recipes.size(); ++r) {
+      for (ValueId input : recipes[r].inputs) {
+        const auto from = static_cast<size_t>(recipes_.recipeOf(input));
         std::vector<ValueId> more;
-        // An input that cannot be recomputed any more once this recipe can is as good as one
-        // without a recipe.
-        if (from >= 0 && until[static_cast<size_t>(from)] > recipes_.recipes()[r].lastOp()) {
-          if (until[static_cast<size_t>(from)] < until[r]) {
-            until[r] = until[static_cast<size_t>(from)];
-            changed = true;
-          }
-          more = roots[static_cast<size_t>(from)];
+        if (recipes_.recipeOf(input) >= 0 &&
+            recipes[from].recoverable_until > recipes[r].lastOp()) {
+          more = roots[from];
         } else if (!isHeldByRecords(input)) {
           more = {input};
         }
@@ -127,14 +134,20 @@ void CompiledPlan::findRecoverability() {
       }
     }
   }
-  for (size_t v = 0; v < g.values().size(); ++v) {
-    const int r = recipes_.recipeOf(ValueId(static_cast<int64_t>(v)));
-    if (r < 0) continue;
-    roots_[v] = roots[static_cast<size_t>(r)];
-    const OpId last_chance = until[static_cast<size_t>(r)];
-    if (last_chance < g.endOfStep() && g.values()[v].death >= last_chance) {
-      rescue_[static_cast<size_t>(last_chance.index)].emplace_back(static_cast<int64_t>(v));
-      hot_[static_cast<size_t>(last_chance.index)].has_rescue = true;
+  return roots;
+}
+
+// A schedule keeps recoverable what it brings back; what it abandons is the executor's business.
+void CompiledPlan::findAbandoned() {
+  abandoned_.assign(graph().values().size(), false);
+  for (const auto& actions : schedule_->before) {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kFree) abandoned_[static_cast<size_t>(action.arg)] = true;
+      if (action.kind != ActionKind::kRecompute) continue;
+      const auto recipe = static_cast<size_t>(recipeOfAction(action.arg));
+      for (ValueId v : recipes_.recipes()[recipe].outputs) {
+        abandoned_[static_cast<size_t>(v.index)] = false;
+      }
     }
   }
 }

@@ -13,12 +13,7 @@
 
 namespace poet {
 
-// Note [Recoverability]
-// A step may depart from its plan at any op, so a value that is away while the program can still
-// reach it must stay recoverable. recoverable_until(v) is the least `valid_until` among the recipes
-// that bringing v back may need. At that op at the latest, a value that is away and still alive is
-// brought back ("rescued"), planned or not. Values of the step that have no recipe but feed one
-// ("roots") are held while something that needs them is away.
+// See Note [Recoverability] in graph/recipes.h for rescues and roots.
 class CompiledPlan {
  public:
   // What the hot path reads of an op, packed: after a kernel that went through megabytes every line
@@ -54,6 +49,14 @@ class CompiledPlan {
   const std::vector<ValueId>& rootsOf(ValueId value) const {
     return roots_[static_cast<size_t>(value.index)];
   }
+  // Whether evicting the value before op `op` would lose it for the program: nothing plans to bring
+  // it back, and by then nothing could.
+  bool wouldBeLost(ValueId value, size_t op) const {
+    const int r = recipes_.recipeOf(value);
+    if (r < 0) return true;
+    const OpId until = recipes_.recipes()[static_cast<size_t>(r)].recoverable_until;
+    return abandoned_[static_cast<size_t>(value.index)] && op > static_cast<size_t>(until.index);
+  }
   // Whether the records of ops hold the value: it came from outside and outlives the step anyway.
   bool isHeldByRecords(ValueId value) const {
     const Value& v = graph().value(value);
@@ -73,6 +76,8 @@ class CompiledPlan {
   void matchRecipes();
   void markRecorded();
   void findRecoverability();
+  std::vector<std::vector<ValueId>> findRoots() const;
+  void findAbandoned();
 
   std::shared_ptr<const Recording> recording_;
   std::shared_ptr<const Schedule> schedule_;
@@ -84,6 +89,7 @@ class CompiledPlan {
   std::vector<std::vector<ValueId>> roots_;
   std::vector<int64_t> resident_bytes_;
   std::vector<bool> keeps_generator_;
+  std::vector<bool> abandoned_;  // freed by the schedule and never brought back
 };
 
 }  // namespace poet

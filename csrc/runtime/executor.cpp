@@ -172,6 +172,7 @@ void Executor::free(ValueId v) {
   }
   // Somebody holds it longer than in the trace: it is theirs now.
   if (static_cast<size_t>(plan_->graph().value(v).death.index) < k_) return;
+  if (plan_->wouldBeLost(v, k_)) return;
   if (!residency_.evict(v)) return;
   ++counters_.evictions;
   holdRoots(v);

@@ -40,8 +40,14 @@ class Exhaustive:
     """
 
     def __init__(
-        self, graph: Json, chains: list[list[int]], budget: int, device: dict[str, float]
+        self,
+        graph: Json,
+        chains: list[list[int]],
+        guarded: set[int],
+        budget: int,
+        device: dict[str, float],
     ) -> None:
+        self.guarded = guarded
         self.graph, self.budget, self.device = graph, budget, device
         self.facts = NaiveSimulator(graph, [], device)
         self.ops, self.values = graph["ops"], graph["values"]
@@ -146,6 +152,9 @@ class Exhaustive:
         op, made = self.ops[state.at], self.facts.made_by(state.at)
         if not self.facts.touched(op) <= state.memory:
             return []
+        # Note [Recoverability] in csrc/graph/recipes.h.
+        if any(self.facts.death(v) == state.at and v not in state.memory for v in self.guarded):
+            return []
         if not self.fits(state.at, [*state.memory, *made], op.get("workspace_bytes", 0), kept):
             return []
         memory = state.memory | set(made)
@@ -163,8 +172,10 @@ class Exhaustive:
 
 def extra_seconds(graph: poet.Graph, budget: int) -> float | None:
     """What the best schedule within the budget adds to the plain time; None where none is."""
-    chains = [recipe["ops"] for recipe in _C.recipes_of(graph)]
-    return Exhaustive(json.loads(graph.to_json()), chains, budget, DEVICE).best()
+    recipes = _C.recipes_of(graph)
+    chains = [recipe["ops"] for recipe in recipes]
+    guarded = {v for recipe in recipes for v in recipe["must_end_resident"]}
+    return Exhaustive(json.loads(graph.to_json()), chains, guarded, budget, DEVICE).best()
 
 
 def least_budget(graph: poet.Graph) -> int:

@@ -23,7 +23,8 @@ class Search {
       bit_.push_back(table_.recipeOf(ValueId(i)) >= 0 ? static_cast<int>(values_.size()) : -1);
       if (bit_.back() >= 0) values_.push_back(ValueId(i));
     }
-    if (values_.size() > 20) throw std::invalid_argument("too many values for an exhaustive search");
+    if (values_.size() > 20)
+      throw std::invalid_argument("too many values for an exhaustive search");
     generator_.assign(static_cast<size_t>(graph.numOps()), -1);
     int generators = 0;
     for (const Recipe& recipe : table_.recipes()) {
@@ -73,7 +74,8 @@ class Search {
   int64_t fixedBefore(OpId position) const {
     int64_t bytes = graph_.baseBytes();
     for (int64_t i = 0; i < graph_.numValues(); ++i) {
-      if (bit_[static_cast<size_t>(i)] < 0 && alive(ValueId(i), position)) bytes += graph_.value(ValueId(i)).bytes;
+      if (bit_[static_cast<size_t>(i)] < 0 && alive(ValueId(i), position))
+        bytes += graph_.value(ValueId(i)).bytes;
     }
     return bytes;
   }
@@ -94,7 +96,8 @@ class Search {
   }
   int versionBefore(ValueId v, OpId position) const {
     const auto& writers = graph_.writersOf(v);
-    return static_cast<int>(std::lower_bound(writers.begin(), writers.end(), position) - writers.begin());
+    return static_cast<int>(std::lower_bound(writers.begin(), writers.end(), position) -
+                            writers.begin());
   }
 
   bool atEnd(const State& state) const {
@@ -123,7 +126,9 @@ class Search {
         const auto& statistics = graph_.op(op).statistics;
         if (std::binary_search(statistics.begin(), statistics.end(), u)) continue;
         const OpId here(state.next);
-        const bool there = bit_[static_cast<size_t>(u.index)] >= 0 ? (state.resident & bitOf(u)) != 0 : alive(u, here);
+        const bool there = bit_[static_cast<size_t>(u.index)] >= 0
+                               ? (state.resident & bitOf(u)) != 0
+                               : alive(u, here);
         if (!there || versionBefore(u, op) != versionBefore(u, here)) return false;
       }
     }
@@ -147,6 +152,10 @@ class Search {
     for (const ValueId v : graph_.dataInputs(op)) {
       if (bit_[static_cast<size_t>(v.index)] >= 0 && !(state.resident & bitOf(v))) return;
     }
+    for (const ValueId v : values_) {
+      if (graph_.value(v).death == op && table_.mustEndResident(v) && !(state.resident & bitOf(v)))
+        return;
+    }
     const int generator = generator_[static_cast<size_t>(op.index)];
     for (int keep = 0; keep <= (generator >= 0 ? 1 : 0); ++keep) {
       State during = state;
@@ -162,22 +171,25 @@ class Search {
   const DeviceProfile& profile_;
   const int64_t budget_;
   const RecipeTable table_;
-  std::vector<int> bit_;          // by value
-  std::vector<ValueId> values_;   // with a recipe
-  std::vector<int> generator_;    // by op
-  std::vector<int64_t> fixed_;    // by position
+  std::vector<int> bit_;         // by value
+  std::vector<ValueId> values_;  // with a recipe
+  std::vector<int> generator_;   // by op
+  std::vector<int64_t> fixed_;   // by position
   std::map<State, double> best_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 
 }  // namespace
 
-std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile, int64_t budget_bytes) {
+std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile,
+                                              int64_t budget_bytes) {
   return Search(graph, profile, budget_bytes).run();
 }
 
-std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile, std::optional<double> limit) {
-  int64_t low = 0, high = simulatePlain(graph, profile).peak_bytes;  // high has a plan, low has none
+std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile,
+                                      std::optional<double> limit) {
+  int64_t low = 0,
+          high = simulatePlain(graph, profile).peak_bytes;  // high has a plan, low has none
   const auto possible = [&](int64_t budget) {
     const auto seconds = exhaustiveReplaySeconds(graph, profile, budget);
     return seconds && (!limit || *seconds <= *limit + 1e-9);
