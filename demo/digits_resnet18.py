@@ -39,7 +39,7 @@ def main() -> int:
     begin = time.monotonic()
     print(
         f"ResNet-18 on scikit-learn's digits: {options.steps} AdamW steps of 32 images, "
-        f"{options.threads} threads, three runs."
+        f"{options.threads} thread{'s'[: options.threads > 1]}, three runs."
     )
     plain = run("plain", options)
     checkpoint = run("checkpoint", options)
