@@ -206,6 +206,50 @@ TEST_F(DepartureTest, ChangesOverToAVariantThatStartsAlike) {
   EXPECT_EQ(live_.session().counters().departures, 2);
 }
 
+TEST_F(DepartureTest, AfterAChangeOfPlansValuesAreWhereTheOtherPlanHasThem) {
+  const int plain = 0;  // the variant of the fixture
+  const auto graph = live_.session().graphOf(plain);
+  int64_t before = 0, after = 0;
+  const std::function<void()> extra = [&] {
+    before = evictedNow();
+    w_.neg();
+    after = evictedNow();
+  };
+  midway_ = extra;
+  live_.run();
+  const int other = live_.run().variant;
+  const auto other_graph = live_.session().graphOf(other);
+  const auto setPlans = [&](const Schedule& ours, const Schedule& others) {
+    live_.session().setPlan(plain, std::make_shared<const Schedule>(ours), hostProfile());
+    live_.session().setPlan(other, std::make_shared<const Schedule>(others), hostProfile());
+  };
+  const auto changeOver = [&] {
+    const int64_t switches = live_.session().executorCounters().switches;
+    for (int call = 0; call < 20; ++call) {
+      midway_ = [] {};
+      for (int quiet = 0; quiet <= call % 3; ++quiet) {
+        letGo();
+        live_.run();
+      }
+      midway_ = extra;
+      letGo();
+      const int64_t already = live_.session().executorCounters().switches;
+      EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+      expectAllReadable();
+      if (live_.session().executorCounters().switches > already) return true;
+    }
+    return live_.session().executorCounters().switches > switches;
+  };
+  setPlans(PlanBuilder(*graph).build(), greedyPlan(*other_graph));
+  ASSERT_TRUE(changeOver());
+  EXPECT_EQ(before, 0);
+  EXPECT_EQ(after, 3) << "the other plan has them away here";
+  setPlans(greedyPlan(*graph), PlanBuilder(*other_graph).build());
+  ASSERT_TRUE(changeOver());
+  EXPECT_GT(before, 0);
+  EXPECT_EQ(after, 0) << "the other plan has them here";
+}
+
 TEST_F(DepartureTest, AnOpThatMakesOtherResultsThanWereTracedLosesTrack) {
   // nonzero's result has as many rows as there are numbers other than zero.
   at::Tensor kept, where, result;

@@ -181,10 +181,12 @@ TEST_F(ReplayTest, AChainIsReplayedOnScratchWhileOneOfItsValuesIsThere) {
     values.add_(1);
     values.mul_(2);
     x_.neg();
+    const void* const data = values.const_data_ptr();
     if (stays_before.defined()) {
       EXPECT_TRUE(sameBits(values, stays_before));
     }
     result = order.add(1);
+    EXPECT_EQ(values.const_data_ptr(), data) << "a raw reader may hold the pointer";
     stays = values.tanh();
   });
   live.trace();

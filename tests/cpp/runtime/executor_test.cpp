@@ -276,6 +276,49 @@ TEST_F(ExecutorTest, TheSameStorageAsTwoValuesIsAMismatch) {
   EXPECT_TRUE(sameBits(result, x_.add(x_).mul(2)));
 }
 
+TEST_F(ExecutorTest, AKnownStorageInANewValuesPlaceIsAMismatch) {
+  at::Tensor result;
+  bool same = false;
+  LiveStep live([&] {
+    x_.neg();
+    result = (same ? x_ : w_).abs();
+  });
+  live.trace();
+  live.plan(PlanBuilder(live.graph()).build());
+  ASSERT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+  same = true;
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_TRUE(sameBits(result, x_.abs()));
+}
+
+TEST_F(ExecutorTest, WhatNoRecipeBringsBackIsHeldWhileSomethingAwayIsMadeOfIt) {
+  // Integers of one dimension have no recipe, and the step lets go of them.
+  at::Tensor seen;
+  bool depart = false;
+  LiveStep live([&] {
+    {
+      at::Tensor seed = at::arange(64);
+      const at::Tensor a = seed.mul(x_);
+      x_.neg();
+      seed.reset();
+      if (depart) seen = a.add(0);
+      x_.exp();
+    }
+    x_.abs();
+  });
+  live.trace();
+  const Graph& g = live.graph();
+  const OpId mul = opNamed(g, "aten::mul");
+  const ValueId seed = madeBy(g, opNamed(g, "aten::arange"));
+  ASSERT_EQ(g.value(seed).death.index, mul.index + 1);
+  live.plan(PlanBuilder(g).before(mul.index + 1).free(madeBy(g, mul)).build());
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+  EXPECT_EQ(live.session().executorCounters().evictions, 1);
+  depart = true;
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_TRUE(sameBits(seen, at::arange(64).mul(x_).add(0)));
+}
+
 TEST_F(ExecutorTest, TwoStoragesAsOneValueIsAMismatch) {
   at::Tensor result;
   bool same = true;

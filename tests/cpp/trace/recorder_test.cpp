@@ -1,0 +1,397 @@
+#include "trace/recorder.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/library.h>
+
+#include <set>
+
+#include "support/recording.h"
+#include "support/torch_step.h"
+
+namespace poet::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kMiB = 1 << 20;
+
+class RecorderTest : public ::testing::Test {
+ protected:
+  RecorderTest()
+      : x_((at::set_num_threads(1), at::manual_seed(6), at::randn({16, 16}))),
+        w_(at::randn({16, 16})) {}
+
+  void record(const std::function<void()>& step, std::vector<KnownStorage> known = {}) {
+    recording_ = recordStep(step, std::move(known));
+  }
+  const Graph& graph() const { return *recording_->graph; }
+  const Op& op(int64_t k) const { return graph().op(OpId(k)); }
+  ValueId in(int64_t k, size_t i = 0) const { return op(k).inputs.at(i); }
+  ValueId out(int64_t k, size_t i = 0) const { return op(k).outputs.at(i); }
+  const Value& value(ValueId v) const { return graph().value(v); }
+  static KnownStorage known(const at::Tensor& t, ValueKind kind) {
+    return {t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind};
+  }
+  uint64_t signatureOf(const std::function<void()>& step) {
+    record(step);
+    return graph().signature();
+  }
+
+  at::Tensor x_, w_;
+  std::shared_ptr<const Recording> recording_;
+};
+
+TEST_F(RecorderTest, AValueIsAStorage) {
+  record([&] {
+    const at::Tensor a = x_.mul(w_);
+    const at::Tensor row = a.view({-1}).slice(0, 0, 16);
+    row.add(a.t());
+  });
+  ASSERT_EQ(graph().numOps(), 5);
+  const ValueId a = out(0);
+  EXPECT_EQ(value(a).bytes, 16 * 16 * 4);
+  EXPECT_EQ(value(a).producer, OpId(0));
+  for (int64_t view : {1, 2, 3}) {
+    EXPECT_THAT(op(view).inputs, ElementsAre(a)) << view;
+    EXPECT_THAT(op(view).outputs, ElementsAre(a)) << view;
+    EXPECT_TRUE(op(view).metadata_only);
+    EXPECT_EQ(op(view).workspace_bytes, 0);
+  }
+  EXPECT_EQ(in(4, 0), a);
+  EXPECT_EQ(in(4, 1), a);
+  EXPECT_FALSE(op(0).metadata_only);
+  EXPECT_EQ(graph().numValues(), 4) << "x, w, a, sum";
+}
+
+TEST_F(RecorderTest, AnOpWithSeveralOutputsMakesSeveralValues) {
+  record([&] { auto sorted = x_.sort(1); });
+  ASSERT_EQ(op(0).outputs.size(), 2u);
+  EXPECT_EQ(value(out(0, 0)).bytes, 16 * 16 * 4);
+  EXPECT_EQ(value(out(0, 1)).bytes, 16 * 16 * 8);
+}
+
+TEST_F(RecorderTest, InPlaceOpsMakeVersionsNotValues) {
+  record([&] {
+    const at::Tensor a = x_.mul(w_);
+    a.add_(1);
+    a.slice(0, 0, 4).zero_();
+    at::mul_out(const_cast<at::Tensor&>(a), x_, w_);
+  });
+  const ValueId a = out(0);
+  EXPECT_THAT(graph().writersOf(a), ElementsAre(OpId(1), OpId(3), OpId(4)));
+  EXPECT_THAT(op(1).mutates, ElementsAre(a));
+  EXPECT_THAT(op(2).mutates, IsEmpty());
+  EXPECT_FALSE(op(1).metadata_only);
+}
+
+TEST_F(RecorderTest, ValuesDieWhenTheyReallyDo) {
+  at::Tensor stays;
+  record([&] {
+    {
+      const at::Tensor a = x_.mul(w_);
+      const at::Tensor b = a.neg();
+    }
+    x_.abs();
+    stays = x_.exp();
+  });
+  EXPECT_EQ(value(out(0)).death, OpId(1)) << "held until op 1 was over";
+  EXPECT_EQ(value(out(1)).death, OpId(1));
+  EXPECT_EQ(value(out(2)).death, OpId(2)) << "dropped at once";
+  EXPECT_EQ(value(out(3)).death, graph().endOfStep());
+  EXPECT_EQ(value(in(0)).death, graph().endOfStep());
+  EXPECT_EQ(recording_->dead_begin[1], recording_->dead_begin[0]);
+  const std::set<ValueId> after_1(recording_->dead_after.begin() + recording_->dead_begin[1],
+                                  recording_->dead_after.begin() + recording_->dead_begin[2]);
+  EXPECT_EQ(after_1, (std::set<ValueId>{out(0), out(1)}));
+}
+
+TEST_F(RecorderTest, AutogradHoldsWhatItSavesUntilItsNodeHasRun) {
+  const at::Tensor w = w_.clone().requires_grad_();
+  record([&] {
+    at::Tensor loss;
+    {
+      const at::Tensor a = x_.mul(w);
+      const at::Tensor b = a.tanh();  // saves its result
+      loss = b.sum();
+    }
+    loss.backward();
+  });
+  const OpId backward = opNamed(graph(), "aten::tanh_backward");
+  EXPECT_EQ(value(out(0)).death, OpId(2)) << "mul saves x and w only";
+  EXPECT_GE(value(out(1)).death, backward);
+  EXPECT_EQ(graph().op(backward).phase, Phase::kBackward);
+  EXPECT_EQ(op(1).phase, Phase::kForward);
+}
+
+TEST_F(RecorderTest, AStoragesAddressThatComesAgainIsANewValue) {
+  std::set<c10::StorageImpl*> addresses;
+  record([&] {
+    for (int i = 0; i < 50; ++i) addresses.insert(x_.neg().storage().unsafeGetStorageImpl());
+  });
+  EXPECT_LT(addresses.size(), 50u) << "no address came again: the test tests nothing";
+  std::set<ValueId> made;
+  for (int64_t k = 0; k < graph().numOps(); ++k) made.insert(out(k));
+  EXPECT_EQ(made.size(), 50u);
+}
+
+at::Tensor withScratch(const at::Tensor& x) {
+  const at::Tensor scratch = at::empty({kMiB}, at::kByte);
+  at::empty({kMiB / 2}, at::kByte);
+  return x.neg();
+}
+
+int64_t twice(int64_t x) { return 2 * x; }
+
+at::Tensor drawsSecretly(const at::Tensor& x) { return x.add(at::rand({1})); }
+
+class CustomOpsTest : public RecorderTest {
+ protected:
+  CustomOpsTest()
+      : library_(torch::Library::DEF, "poet_test_recorder", std::nullopt, __FILE__, __LINE__) {
+    library_.def("scratch(Tensor x) -> Tensor");
+    library_.impl("scratch", c10::DispatchKey::CPU, TORCH_FN(withScratch));
+    library_.def("draws(Tensor x) -> Tensor");
+    library_.impl("draws", c10::DispatchKey::CPU, TORCH_FN(drawsSecretly));
+  }
+  static at::Tensor call(const char* name, const at::Tensor& x) {
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow((std::string("poet_test_recorder::") + name).c_str(), "")
+        .typed<at::Tensor(const at::Tensor&)>()
+        .call(x);
+  }
+  torch::Library library_;
+};
+
+TEST_F(CustomOpsTest, WorkspaceIsWhatAnOpTakesBesideItsOutputs) {
+  record([&] {
+    call("scratch", x_);
+    x_.neg();
+  });
+  ASSERT_EQ(graph().numOps(), 2) << "ops inside an op do not count";
+  // At its peak the output was not there yet; the simulator counts it all through the op.
+  EXPECT_EQ(op(0).workspace_bytes + value(out(0)).bytes, kMiB + kMiB / 2);
+  EXPECT_EQ(op(1).workspace_bytes, 0);
+  EXPECT_GT(op(0).seconds, 0);
+}
+
+TEST_F(CustomOpsTest, AnOpThatDrawsWithoutSayingSoIsRandom) {
+  record([&] {
+    call("draws", x_);
+    call("scratch", x_);
+    x_.bernoulli(0.5);
+    x_.neg();
+  });
+  EXPECT_TRUE(op(0).random);
+  EXPECT_FALSE(op(1).random);
+  EXPECT_TRUE(op(2).random);
+  EXPECT_FALSE(op(3).random);
+}
+
+TEST_F(CustomOpsTest, OpsOfOthersAreNotReplayable) {
+  record([&] {
+    call("scratch", x_);
+    x_.neg();
+    x_.clone().resize_({4});
+  });
+  EXPECT_FALSE(op(0).replayable);
+  EXPECT_TRUE(op(1).replayable);
+  EXPECT_FALSE(op(3).replayable);
+  EXPECT_FALSE(value(out(2)).evictable) << "its storage is rebound";
+}
+
+TEST_F(RecorderTest, WhatPoetDoesNotOwnOrMustNotMoveIsNotEvictable) {
+  std::vector<float> memory(4);
+  const at::Tensor blob = at::from_blob(memory.data(), {4});
+  record([&] {
+    blob.neg();
+    at::arange(5);
+    at::arange(6).view({2, 3}).mul(2);
+  });
+  EXPECT_FALSE(value(in(0)).evictable);
+  EXPECT_TRUE(value(out(0)).evictable);
+  EXPECT_FALSE(value(out(1)).evictable) << "an index list";
+  EXPECT_TRUE(value(out(4)).evictable);
+}
+
+TEST_F(RecorderTest, UnmanagedTensorsMakeAnOpNotReplayable) {
+  at::Tensor dense;
+  record([&] {
+    const at::Tensor sparse = x_.to_sparse();
+    dense = sparse.to_dense();
+  });
+  bool some = false;
+  for (size_t k = 0; k < recording_->ops.size(); ++k) {
+    for (const auto* slots : {&recording_->ops[k].in, &recording_->ops[k].out}) {
+      for (const Slot& slot : *slots) {
+        if (slot.value.valid()) continue;
+        some = true;
+        EXPECT_FALSE(graph().ops()[k].replayable) << graph().ops()[k].name;
+      }
+    }
+  }
+  EXPECT_TRUE(some);
+}
+
+TEST_F(RecorderTest, EqualStepsHaveEqualSignatures) {
+  const auto step = [&] { x_.mul(w_).tanh().sum(); };
+  EXPECT_EQ(signatureOf(step), signatureOf(step));
+  EXPECT_EQ(recording_->prefix_hash.size(), recording_->ops.size() + 1);
+  EXPECT_EQ(recording_->signature(), graph().signature());
+}
+
+TEST_F(RecorderTest, SignaturesTellOpsShapesTypesAndWiringButNoScalars) {
+  const uint64_t one = signatureOf([&] { x_.mul(w_).neg(); });
+  EXPECT_NE(signatureOf([&] { x_.mul(w_).abs(); }), one);
+  EXPECT_NE(signatureOf([&] { x_.mul(x_).neg(); }), one) << "the same storage twice";
+  EXPECT_NE(signatureOf([&] { x_.mul(w_).neg().neg(); }), one);
+  EXPECT_NE(signatureOf([&] { x_.slice(0, 0, 8).mul(w_.slice(0, 0, 8)).neg(); }), one);
+  const at::Tensor xd = x_.to(at::kDouble), wd = w_.to(at::kDouble);
+  EXPECT_NE(signatureOf([&] { xd.mul(wd).neg(); }), one);
+  const at::Tensor xt = x_.t();
+  EXPECT_NE(signatureOf([&] { xt.mul(w_).neg(); }), one) << "other strides";
+  EXPECT_EQ(signatureOf([&] { w_.mul(x_).neg(); }), one) << "which tensors they are is no matter";
+  EXPECT_EQ(signatureOf([&] { x_.mul(2); }), signatureOf([&] { x_.mul(3); }));
+}
+
+TEST_F(RecorderTest, KindsSayWhatAValueIs) {
+  const TorchStep step = residualNet();
+  LiveStep live(step, false);
+  live.trace();
+  std::map<ValueKind, int> count;
+  for (const Value& v : live.graph().values()) ++count[v.kind];
+  // Two convolutions, two norms and a linear layer have ten parameters; AdamW has two moments of
+  // each; the norms have three buffers each.
+  EXPECT_EQ(count[ValueKind::kParameter], 10);
+  EXPECT_GE(count[ValueKind::kGradient], 10);
+  EXPECT_GE(count[ValueKind::kOptimizerState], 20);
+  EXPECT_EQ(count[ValueKind::kBuffer], 6);
+  EXPECT_GT(count[ValueKind::kActivation], 10);
+  const Op& norm = live.graph().op(opNamed(live.graph(), "aten::native_batch_norm"));
+  EXPECT_EQ(norm.statistics.size(), 2u);
+  for (ValueId v : norm.statistics) {
+    EXPECT_EQ(live.graph().value(v).kind, ValueKind::kBuffer);
+    EXPECT_THAT(norm.mutates, ::testing::Contains(v));
+  }
+}
+
+TEST_F(RecorderTest, BatchNormInEvaluationMovesNothing) {
+  at::Tensor mean = at::zeros({4}), var = at::ones({4}), scale = at::ones({4}),
+             shift = at::zeros({4});
+  const at::Tensor image = at::randn({2, 4, 3, 3});
+  for (const bool training : {true, false}) {
+    record([&] { at::native_batch_norm(image, scale, shift, mean, var, training, 0.1, 1e-5); });
+    EXPECT_EQ(op(0).statistics.size(), training ? 2u : 0u);
+    EXPECT_EQ(op(0).mutates.size(), training ? 2u : 0u);
+  }
+}
+
+TEST_F(RecorderTest, KnownStoragesThatNoOpTouchesAreTheBase) {
+  const at::Tensor idle = at::zeros({1000});
+  at::Tensor leaving = at::zeros({500}), gone = at::zeros({300});
+  const std::vector<KnownStorage> all = {
+      known(x_, ValueKind::kInput), known(idle, ValueKind::kBuffer),
+      known(idle, ValueKind::kBuffer), known(leaving, ValueKind::kGradient),
+      known(gone, ValueKind::kBuffer)};
+  record(
+      [&] {
+        gone.reset();
+        x_.neg();
+        leaving.reset();
+        x_.abs();
+      },
+      all);
+  EXPECT_EQ(graph().baseBytes(), 4000)
+      << "counted once; what left before the first op is no matter";
+  ASSERT_EQ(graph().numValues(), 4);
+  const Value& left = value(ValueId(3));
+  EXPECT_EQ(left.bytes, 2000);
+  EXPECT_EQ(left.kind, ValueKind::kGradient);
+  EXPECT_EQ(left.death, OpId(0));
+  EXPECT_FALSE(left.evictable);
+  EXPECT_EQ(recording_->first_shown[3], graph().endOfStep());
+  EXPECT_EQ(value(in(0)).kind, ValueKind::kInput);
+}
+
+TEST_F(RecorderTest, SmallThingsFromOutsideStayToTheEnd) {
+  record([&] {
+    { const at::Tensor number = x_.mul(3.5); }
+    x_.neg();
+  });
+  for (const Value& v : graph().values()) {
+    if (!v.producer.valid()) {
+      EXPECT_EQ(v.death, graph().endOfStep());
+    }
+  }
+}
+
+TEST_F(RecorderTest, OpsWithoutTensorsAreNotRecorded) {
+  torch::Library library(torch::Library::DEF, "poet_test_plain", std::nullopt, __FILE__, __LINE__);
+  library.def("twice(int x) -> int");
+  library.impl("twice",
+               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(twice)));
+  int64_t four = 0;
+  record([&] {
+    x_.neg();
+    four = c10::Dispatcher::singleton()
+               .findSchemaOrThrow("poet_test_plain::twice", "")
+               .typed<int64_t(int64_t)>()
+               .call(2);
+  });
+  EXPECT_EQ(four, 4);
+  EXPECT_EQ(graph().numOps(), 1);
+}
+
+TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
+  at::Tensor kept;
+  std::vector<WeakStorage> bound;
+  const auto first_half = [&] {
+    const at::Tensor a = x_.mul(w_);
+    kept = a.tanh();
+    bound = {x_.storage().getWeakStorageImpl(), w_.storage().getWeakStorageImpl(),
+             a.storage().getWeakStorageImpl(), kept.storage().getWeakStorageImpl()};
+  };
+  const auto second_half = [&] {
+    kept.add_(x_);
+    kept.neg();
+  };
+  record([&] { first_half(), second_half(); });
+  const auto whole = recording_;
+  record([&] { first_half(), x_.exp(); });
+  const auto prefix = recording_;
+
+  first_half();
+  registerListener();
+  class Continued final : public Listener {
+   public:
+    explicit Continued(Recorder r) : recorder(std::move(r)) {}
+    void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+              torch::jit::Stack* stack) override {
+      recorder.run(op, below, stack);
+    }
+    void onForeignOp(const c10::OperatorHandle&, torch::jit::Stack*) override {}
+    Recorder recorder;
+  };
+  const AllocatorTap::Guard tap;
+  const auto listener = std::make_shared<Continued>(Recorder(*prefix, 2, bound));
+  {
+    const ListenerGuard guard(listener);
+    const ListeningGuard listening;
+    second_half();
+  }
+  const std::unique_ptr<Recording> joined = listener->recorder.finish();
+  EXPECT_EQ(joined->signature(), whole->signature());
+  ASSERT_EQ(joined->graph->numValues(), whole->graph->numValues());
+  for (size_t v = 0; v < joined->graph->values().size(); ++v) {
+    EXPECT_EQ(joined->graph->values()[v].death, whole->graph->values()[v].death) << "value " << v;
+    EXPECT_EQ(joined->graph->values()[v].kind, whole->graph->values()[v].kind) << "value " << v;
+  }
+  EXPECT_EQ(joined->graph->baseBytes(), whole->graph->baseBytes());
+  EXPECT_EQ(joined->first_shown, whole->first_shown);
+  EXPECT_EQ(joined->dead_after, whole->dead_after);
+}
+
+}  // namespace
+}  // namespace poet::testing
