@@ -57,7 +57,11 @@ def no_ops_error(step: object) -> ArgumentError:
 
 
 def existing_tensors() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Every tensor that Python holds, and apart from them the gradients that hang on them."""
+    """Every tensor that Python holds, and apart from them the gradients that hang on them.
+
+    Collects garbage first: what is about to go must not count as resident for good.
+    """
+    gc.collect()
     found: list[torch.Tensor] = []
     gradients: list[torch.Tensor] = []
     with torch._C.DisableTorchFunctionSubclass():
