@@ -11,8 +11,7 @@ namespace poet::planner {
 namespace {
 
 constexpr double kPercent = 100;
-constexpr double kHottest = 0.5;      // temperatures, in percent of the plain step's seconds
-constexpr double kColdest = 0.003;
+constexpr double kColdest = 0.003;    // final temperature, in percent of the plain step's seconds
 constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
 constexpr double kPriceStep = 1.1;
 constexpr double kLeastPrice = 0.02, kMostPrice = 500;
@@ -33,7 +32,8 @@ class Annealing {
     for (int t = 0; t < problem.numStages(); ++t) {
       for (const int v : problem.stages[static_cast<size_t>(t)].needs) {
         const int r = problem.values[static_cast<size_t>(v)].recipe;
-        if (problem.runnable(r, t) && t - problem.plainTouchBefore(v, t) >= 1) touches_.push_back({t, v});
+        if (problem.runnable(r, t) && t - problem.plainTouchBefore(v, t) >= 1)
+          touches_.push_back({t, v});
       }
       for (const int r : start.by_stage[static_cast<size_t>(t)]) present_.push_back({t, r});
     }
@@ -64,7 +64,8 @@ class Annealing {
   double energy() const {
     const double scale = problem_.plain_seconds > 0 ? kPercent / problem_.plain_seconds : 1;
     double value = state_.seconds() * scale;
-    value += price_ * kPercent * state_.excessBytes() / static_cast<double>(std::max<int64_t>(1, options_.budget_bytes));
+    value += price_ * kPercent * state_.excessBytes() /
+             static_cast<double>(std::max<int64_t>(1, options_.budget_bytes));
     if (options_.replay_seconds_limit) {
       value += price_ * scale * std::max(0.0, state_.seconds() - *options_.replay_seconds_limit);
     }
@@ -85,14 +86,15 @@ class Annealing {
   }
 
   void cool() {
-    const double progress = std::max(deadline_.elapsed() / options_.time_limit_seconds,
-                                     static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves));
-    temperature_ = kHottest * std::pow(kColdest / kHottest, std::min(1.0, progress));
+    const double progress =
+        static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves);
+    temperature_ = options_.hottest * std::pow(kColdest / options_.hottest, progress);
   }
 
   // Feasible states make memory cheaper, infeasible ones dearer: the search walks along the border.
   void adjustPrice() {
-    price_ = std::clamp(feasible() ? price_ / kPriceStep : price_ * kPriceStep, kLeastPrice, kMostPrice);
+    price_ =
+        std::clamp(feasible() ? price_ / kPriceStep : price_ * kPriceStep, kLeastPrice, kMostPrice);
     energy_ = energy();
     if (!result_.best && state_.excessBytes() > 0) {
       const int64_t peak = state_.peakBytes();
@@ -158,7 +160,9 @@ class Annealing {
       added_.push_back({t, next});
       for (const int u : problem_.replays[static_cast<size_t>(next)].inputs) {
         const int source = problem_.values[static_cast<size_t>(u)].recipe;
-        if (!state_.liveBefore(t, u) && problem_.runnable(source, t) && uniform() < kReplayAbsentInput) todo_.push_back(source);
+        if (!state_.liveBefore(t, u) && problem_.runnable(source, t) &&
+            uniform() < kReplayAbsentInput)
+          todo_.push_back(source);
       }
     }
   }
@@ -190,14 +194,15 @@ class Annealing {
   std::vector<Place> present_;  // (stage, replay), with leftovers
   std::vector<Place> added_;
   std::vector<int> todo_;
-  double temperature_ = kHottest;
+  double temperature_ = 1;
   double price_ = 1;
   double energy_ = 0;
 };
 
 }  // namespace
 
-AnnealingResult anneal(const Problem& problem, const ReplayPlan& start, const AnnealingOptions& options) {
+AnnealingResult anneal(const Problem& problem, const ReplayPlan& start,
+                       const AnnealingOptions& options) {
   return Annealing(problem, start, options).run();
 }
 

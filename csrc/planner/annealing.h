@@ -1,10 +1,12 @@
-// Simulated annealing over replay plans: a fast search for large steps, whose best plans the exact windows then polish.
+// Simulated annealing over replay plans: a fast search for large steps, whose best plans the exact
+// windows then polish.
 //
-// The state is a set of (stage, replay). What is resident follows by one backward sweep of liveness, so every set is a
-// plan, and only its memory may be too much: an excess is charged, at a price that rises while the state stays infeasible.
-// Moves add a replay before a touch (with the replays that its absent inputs need), remove one, or shift one. A move sweeps
-// back only until liveness is what it was: a few microseconds.
-// Source: Kirkpatrick, Gelatt, Vecchi, Science 1983; the moves are poet's. Weakness: no bound, and no memory of structure.
+// The state is a set of (stage, replay). What is resident follows by one backward sweep of
+// liveness, so every set is a plan, and only its memory may be too much: an excess is charged, at a
+// price that rises while the state stays infeasible. Moves add a replay before a touch (with the
+// replays that its absent inputs need), remove one, or shift one. A move sweeps back only until
+// liveness is what it was: a few microseconds. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983;
+// the moves are poet's. Weakness: no bound, and no memory of structure.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +21,10 @@ namespace poet::planner {
 struct AnnealingOptions {
   int64_t budget_bytes = 0;
   std::optional<double> replay_seconds_limit;
-  double time_limit_seconds = 5;
-  int64_t most_moves = INT64_MAX;
+  int64_t most_moves =
+      1000000;  // the schedule of temperatures follows the moves: equal seeds give equal results
+  double hottest = 3;             // first temperature, in percent of the plain step's seconds
+  double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
 };
 
@@ -32,6 +36,7 @@ struct AnnealingResult {
   int64_t moves = 0;
 };
 
-AnnealingResult anneal(const Problem& problem, const ReplayPlan& start, const AnnealingOptions& options);
+AnnealingResult anneal(const Problem& problem, const ReplayPlan& start,
+                       const AnnealingOptions& options);
 
 }  // namespace poet::planner

@@ -56,19 +56,22 @@ Candidates allCandidates(const Problem& problem, int rounds) {
     int last = -1;
     for (const int v : replay.outputs) last = std::max(last, last_touch[static_cast<size_t>(v)]);
     last = std::min(last, replay.until_stage);
-    for (const int u : replay.inputs) last_touch[static_cast<size_t>(u)] = std::max(last_touch[static_cast<size_t>(u)], last);
+    for (const int u : replay.inputs)
+      last_touch[static_cast<size_t>(u)] = std::max(last_touch[static_cast<size_t>(u)], last);
   }
   Candidates candidates(problem.stages.size());
   for (int t = 0; t < problem.numStages(); ++t) {
     std::vector<int> once;
     for (size_t r = 0; r < problem.replays.size(); ++r) {
       const auto& outputs = problem.replays[r].outputs;
-      const bool touched = std::any_of(outputs.begin(), outputs.end(),
-                                       [&](int v) { return last_touch[static_cast<size_t>(v)] >= t; });
+      const bool touched = std::any_of(outputs.begin(), outputs.end(), [&](int v) {
+        return last_touch[static_cast<size_t>(v)] >= t;
+      });
       if (touched && problem.runnable(static_cast<int>(r), t)) once.push_back(static_cast<int>(r));
     }
     auto& stage = candidates[static_cast<size_t>(t)];
-    for (int round = 0; round < rounds; ++round) stage.insert(stage.end(), once.begin(), once.end());
+    for (int round = 0; round < rounds; ++round)
+      stage.insert(stage.end(), once.begin(), once.end());
   }
   return candidates;
 }
@@ -76,7 +79,8 @@ Candidates allCandidates(const Problem& problem, int rounds) {
 void include(const Problem& problem, const ReplayPlan& plan, Candidates& candidates) {
   for (int t = 0; t < problem.numStages(); ++t) {
     auto& stage = candidates[static_cast<size_t>(t)];
-    // Each replay of the plan takes the first place after the one before it; what has none is merged in.
+    // Each replay of the plan takes the first place after the one before it; what has none is
+    // merged in.
     std::vector<int> missing;
     const auto& replays = plan.by_stage[static_cast<size_t>(t)];
     for (const int r : replays) {
@@ -85,9 +89,12 @@ void include(const Problem& problem, const ReplayPlan& plan, Candidates& candida
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     std::vector<int> merged;
-    std::merge(stage.begin(), stage.end(), missing.begin(), missing.end(), std::back_inserter(merged));
-    if (std::is_sorted(stage.begin(), stage.end())) stage = std::move(merged);
-    else stage.insert(stage.end(), missing.begin(), missing.end());
+    std::merge(stage.begin(), stage.end(), missing.begin(), missing.end(),
+               std::back_inserter(merged));
+    if (std::is_sorted(stage.begin(), stage.end()))
+      stage = std::move(merged);
+    else
+      stage.insert(stage.end(), missing.begin(), missing.end());
     // A second ascending run, where the plan goes back.
     size_t at = 0;
     for (const int r : replays) {

@@ -1,4 +1,5 @@
-// Which replays the program may choose from, by stage: the set C(t) of planner notes (docs/planner.md).
+// Which replays the program may choose from, by stage: the set C(t) of planner notes
+// (docs/planner.md).
 #pragma once
 
 #include <vector>
@@ -8,15 +9,16 @@
 
 namespace poet::planner {
 
-// By stage: indices into Problem::replays in the order of the micro-steps. An index may occur several times (rounds).
+// By stage: indices into Problem::replays in the order of the micro-steps. An index may occur
+// several times (rounds).
 using Candidates = std::vector<std::vector<int>>;
 
-// The `count` latest useful ancestors of each stage's inputs. Useful: it may run there, and plain training last touched
-// one of its outputs at least `near` stages before.
+// The `count` latest useful ancestors of each stage's inputs. Useful: it may run there, and plain
+// training last touched one of its outputs at least `near` stages before.
 Candidates ancestorCandidates(const Problem& problem, int count, int near);
 
-// Every replay in every stage in which it may run, `rounds` times over. Leaves out only what no plan can use: replays
-// whose outputs nothing touches from that stage on.
+// Every replay in every stage in which it may run, `rounds` times over. Leaves out only what no
+// plan can use: replays whose outputs nothing touches from that stage on.
 Candidates allCandidates(const Problem& problem, int rounds);
 
 // Adds what `plan` uses, so that it is a point of the program.

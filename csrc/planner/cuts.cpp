@@ -6,7 +6,8 @@ namespace poet::planner {
 namespace {
 
 constexpr double kViolation = 0.02;
-constexpr int kMostWindows = 12;  // stage starts tried per touch
+constexpr double kWindowSpacing =
+    1.3;  // stage starts tried per touch: the last ones, then ever sparser
 constexpr double kZero = 1e-9;
 
 }  // namespace
@@ -49,20 +50,30 @@ std::vector<PathCut> PathCutSeparator::separate(std::span<const double> x) {
   return cuts;
 }
 
-void PathCutSeparator::separateTouch(std::span<const double> x, int t, int v, std::vector<PathCut>& cuts) {
+void PathCutSeparator::separateTouch(std::span<const double> x, int t, int v,
+                                     std::vector<PathCut>& cuts) {
   const Lookup& lookup = lookup_[static_cast<size_t>(v)];
   const int previous = program_.problem().plainTouchBefore(v, t);
   window_end_ = program_.executionOf(t);
-  auto k = std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_end_) - lookup.made_steps.begin();
+  auto k = std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_end_) -
+           lookup.made_steps.begin();
   PathCut best;
   best.value = 1 - kViolation;
   int last_stage = -1;
-  for (int tried = 0; --k >= 0 && tried < kMostWindows;) {
-    const int stage = program_.steps()[static_cast<size_t>(lookup.made_steps[static_cast<size_t>(k)])].stage;
+  int stages = 0;
+  double next_tried = 1;
+  while (--k >= 0) {
+    const int stage =
+        program_.steps()[static_cast<size_t>(lookup.made_steps[static_cast<size_t>(k)])].stage;
     if (stage <= previous) break;
     if (stage == last_stage) continue;
     last_stage = stage;
-    ++tried;
+    const bool earliest =
+        k == 0 ||
+        program_.steps()[static_cast<size_t>(lookup.made_steps[static_cast<size_t>(k) - 1])]
+                .stage <= previous;
+    if (++stages < next_tried && !earliest) continue;
+    next_tried = std::max(next_tried + 1, next_tried * kWindowSpacing);
     ++window_;
     window_stage_ = stage;
     window_first_ = program_.firstStepOf(stage);
@@ -85,11 +96,13 @@ double PathCutSeparator::label(std::span<const double> x, int v) {
   label_v.value = kept + made;
   if (made <= kZero) return label_v.value;
   const Problem& problem = program_.problem();
-  const Replay& replay = problem.replays[static_cast<size_t>(problem.values[static_cast<size_t>(v)].recipe)];
+  const Replay& replay =
+      problem.replays[static_cast<size_t>(problem.values[static_cast<size_t>(v)].recipe)];
   double least = label_v.value;
   int next = -1;
   for (const int u : replay.inputs) {
-    if (problem.values[static_cast<size_t>(u)].first_stage >= window_stage_) continue;  // does not exist yet
+    if (problem.values[static_cast<size_t>(u)].first_stage >= window_stage_)
+      continue;  // does not exist yet
     const double through = kept + label(x, u);
     if (through < least - kZero) {
       least = through;
@@ -103,7 +116,8 @@ double PathCutSeparator::label(std::span<const double> x, int v) {
 
 double PathCutSeparator::madeWithin(int v) const {
   const Lookup& lookup = lookup_[static_cast<size_t>(v)];
-  const auto from = std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_first_);
+  const auto from =
+      std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_first_);
   const auto to = std::lower_bound(from, lookup.made_steps.end(), window_end_);
   return lookup.made_sum[static_cast<size_t>(to - lookup.made_steps.begin())] -
          lookup.made_sum[static_cast<size_t>(from - lookup.made_steps.begin())];
@@ -112,7 +126,8 @@ double PathCutSeparator::madeWithin(int v) const {
 // Column of the gap that spans the start of the window; -1 where there is none.
 int PathCutSeparator::gapAcross(int v) const {
   const Lookup& lookup = lookup_[static_cast<size_t>(v)];
-  const auto k = std::lower_bound(lookup.gap_first.begin(), lookup.gap_first.end(), window_first_) - lookup.gap_first.begin() - 1;
+  const auto k = std::lower_bound(lookup.gap_first.begin(), lookup.gap_first.end(), window_first_) -
+                 lookup.gap_first.begin() - 1;
   if (k < 0 || lookup.gap_last[static_cast<size_t>(k)] < window_first_) return -1;
   return lookup.gap_columns[static_cast<size_t>(k)];
 }

@@ -1,12 +1,14 @@
 // Path cuts: what the plain relaxation does not see.
 //
-// It keeps a tenth of one tensor and feeds ten fractional replays from it. For a touch of v by a first execution in stage t
-// and an earlier stage start tau after v's previous plain touch, with W the micro-steps from tau on, and any ancestor path
-// v <- u <- ... <- w of values that exist at tau:
+// It keeps a tenth of one tensor and feeds ten fractional replays from it. For a touch of v by a
+// first execution in stage t and an earlier stage start tau after v's previous plain touch, with W
+// the micro-steps from tau on, and any ancestor path v <- u <- ... <- w of values that exist at
+// tau:
 //   sum over z on the path of x_z(tau)  +  sum over s in W of r_{w,s}  >=  1
-// since v is resident at tau or is made in W; if it is made, so is or was u; and so on. Separation is a shortest path over
-// ancestors: label(z) = x_z(tau) + min(sum_W r_z, min over inputs u of label(u)). Exact for one (t, v, tau); O(edges) each.
-// Source: derived for poet; the idea of following a chain of inputs is that of flow covers.
+// since v is resident at tau or is made in W; if it is made, so is or was u; and so on. Separation
+// is a shortest path over ancestors: label(z) = x_z(tau) + min(sum_W r_z, min over inputs u of
+// label(u)). Exact for one (t, v, tau); O(edges) each. Source: derived for poet; the idea of
+// following a chain of inputs is that of flow covers.
 #pragma once
 
 #include <span>
@@ -29,7 +31,7 @@ class PathCutSeparator {
   std::vector<PathCut> separate(std::span<const double> x);
 
  private:
-  struct Lookup {  // of one value, ascending by step
+  struct Lookup {                               // of one value, ascending by step
     std::vector<int> made_steps, made_columns;  // replays that make it
     std::vector<int> gap_first, gap_last, gap_columns;
     std::vector<double> made_sum;  // prefix sums of x over made_columns
@@ -49,7 +51,7 @@ class PathCutSeparator {
   const Program& program_;
   std::vector<Lookup> lookup_;
   std::vector<Label> labels_;
-  int window_ = 0;       // id of the current (t, v, tau)
+  int window_ = 0;  // id of the current (t, v, tau)
   int window_first_ = 0, window_end_ = 0;
   int window_stage_ = 0;
 };

@@ -12,15 +12,17 @@
 namespace poet::planner {
 namespace {
 
-constexpr int kMostRounds = 3;           // how often a stage may go through its candidates
-constexpr double kValueTolerance = 1e-7; // relative, on seconds: solver values of equal plans differ by less
+constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
+constexpr double kValueTolerance =
+    1e-7;  // relative, on seconds: solver values of equal plans differ by less
 
 bool keepsDeadline(const Timeline& timeline, const ExactOptions& options) {
   return !options.replay_seconds_limit ||
          timeline.replay_seconds <= *options.replay_seconds_limit * (1 + kValueTolerance);
 }
 
-SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads, const ReplayPlan* start) {
+SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads,
+                       const ReplayPlan* start) {
   Relaxation root = relax(program, {.time_limit_seconds = deadline.left() / 2});
   if (root.status == SolverStatus::kInfeasible) {
     SearchResult infeasible;
@@ -28,13 +30,17 @@ SearchResult solveOnce(const Program& program, const Deadline& deadline, int thr
     infeasible.bound = kInfinity;
     return infeasible;
   }
-  return searchProgram(program, root, {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
+  return searchProgram(program, root,
+                       {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
 }
 
 class LeastSeconds {
  public:
   LeastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options)
-      : problem_(problem), budget_(budget_bytes), options_(options), deadline_(options.time_limit_seconds) {}
+      : problem_(problem),
+        budget_(budget_bytes),
+        options_(options),
+        deadline_(options.time_limit_seconds) {}
 
   ExactPlan run() {
     const SearchResult bound = solve(/*relaxed=*/true, /*rounds=*/1);
@@ -42,7 +48,8 @@ class LeastSeconds {
       result_.infeasible = true;
       return std::move(result_);
     }
-    if (std::isfinite(bound.bound)) result_.bound_seconds = std::max(0.0, bound.bound / costPerSecond(problem_));
+    if (std::isfinite(bound.bound))
+      result_.bound_seconds = std::max(0.0, bound.bound / costPerSecond(problem_));
     offer(bound.plan);
     for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
@@ -53,7 +60,9 @@ class LeastSeconds {
  private:
   SearchResult solve(bool relaxed, int rounds) {
     const Program program(problem_, allCandidates(problem_, rounds),
-                          {.budget_bytes = budget_, .replay_seconds_limit = options_.replay_seconds_limit, .relaxed = relaxed});
+                          {.budget_bytes = budget_,
+                           .replay_seconds_limit = options_.replay_seconds_limit,
+                           .relaxed = relaxed});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
     return solveOnce(program, deadline_, options_.threads, start);
   }
@@ -138,6 +147,8 @@ ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const Exact
   return LeastSeconds(problem, budget_bytes, options).run();
 }
 
-ExactPeak leastPeak(const Problem& problem, const ExactOptions& options) { return LeastPeak(problem, options).run(); }
+ExactPeak leastPeak(const Problem& problem, const ExactOptions& options) {
+  return LeastPeak(problem, options).run();
+}
 
 }  // namespace poet::planner

@@ -28,11 +28,11 @@ ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const Exact
 
 // Least peak within a deadline.
 struct ExactPeak {
-  bool infeasible = false;         // proven: no schedule keeps the deadline
+  bool infeasible = false;  // proven: no schedule keeps the deadline
   std::optional<ReplayPlan> plan;
-  int64_t peak_bytes = 0;          // of plan
-  int64_t bound_bytes = 0;         // no schedule needs less
-  bool proven = false;             // peak_bytes == bound_bytes
+  int64_t peak_bytes = 0;   // of plan
+  int64_t bound_bytes = 0;  // no schedule needs less
+  bool proven = false;      // peak_bytes == bound_bytes
 };
 ExactPeak leastPeak(const Problem& problem, const ExactOptions& options);
 

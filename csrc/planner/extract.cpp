@@ -30,8 +30,8 @@ class Extraction {
  private:
   const TimelineStep& step(int s) const { return timeline_.steps[static_cast<size_t>(s)]; }
   OpId opOf(int s) const { return problem_.stages[static_cast<size_t>(step(s).stage)].op; }
-  // Where what step s no longer needs is freed: right after a replay, but only before the op that follows a first
-  // execution (its caller may still read the memory).
+  // Where what step s no longer needs is freed: right after a replay, but only before the op that
+  // follows a first execution (its caller may still read the memory).
   int64_t freePosition(int s) const { return opOf(s).index + (step(s).replay < 0 ? 1 : 0); }
 
   void retain(ValueId v) {
@@ -42,11 +42,13 @@ class Extraction {
   void addResidency(const Residency& residency) {
     const Graph& graph = problem_.graph();
     const Evictable& value = problem_.values[static_cast<size_t>(residency.value)];
-    const bool stays = value.at_end && step(residency.last).stage == problem_.endStage() && step(residency.last).replay < 0;
+    const bool stays = value.at_end && step(residency.last).stage == problem_.endStage() &&
+                       step(residency.last).replay < 0;
     if (stays) return;
     const OpId death = graph.value(value.id).death;
     // It comes back after the last op that shows it: nothing but the plan holds it.
-    const bool comes_back_held = step(residency.arrival).replay >= 0 && opOf(residency.arrival) > graph.lastShown(value.id);
+    const bool comes_back_held =
+        step(residency.arrival).replay >= 0 && opOf(residency.arrival) > graph.lastShown(value.id);
     const bool outlives = death < opOf(residency.last);
     if (!comes_back_held && outlives) retain(value.id);
     if (comes_back_held || outlives || death.index >= freePosition(residency.last)) {
@@ -60,14 +62,16 @@ class Extraction {
     held_until_[holding.id] = holding.last;
   }
 
-  // Small values that a replay makes again after plain training has dropped them, and that nobody reads any more.
+  // Small values that a replay makes again after plain training has dropped them, and that nobody
+  // reads any more.
   void freeSmallOutputs() {
     const Graph& graph = problem_.graph();
     for (int s = 0; s < static_cast<int>(timeline_.steps.size()); ++s) {
       if (step(s).replay < 0) continue;
       for (const ValueId v : problem_.replays[static_cast<size_t>(step(s).replay)].small_outputs) {
         const auto held = held_until_.find(v);
-        const bool resident = graph.value(v).death >= opOf(s) || (held != held_until_.end() && held->second > s);
+        const bool resident =
+            graph.value(v).death >= opOf(s) || (held != held_until_.end() && held->second > s);
         if (!resident) frees_[static_cast<size_t>(s)].push_back(v);
       }
     }
@@ -94,7 +98,8 @@ class Extraction {
       for (const ValueId v : frees) before.push_back({ActionKind::kFree, v.index});
     }
     for (auto& after : schedule_.after) {
-      std::sort(after.begin(), after.end(), [](const Action& a, const Action& b) { return a.arg < b.arg; });
+      std::sort(after.begin(), after.end(),
+                [](const Action& a, const Action& b) { return a.arg < b.arg; });
     }
   }
 

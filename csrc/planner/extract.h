@@ -7,8 +7,8 @@
 
 namespace poet::planner {
 
-// Fills in the plan (before, after, recipes) and what the planner's own arithmetic says of it (believed_*).
-// The plan must be well formed (Timeline).
+// Fills in the plan (before, after, recipes) and what the planner's own arithmetic says of it
+// (believed_*). The plan must be well formed (Timeline).
 void writeActions(const Problem& problem, const ReplayPlan& plan, Schedule& schedule);
 
 }  // namespace poet::planner

@@ -10,7 +10,8 @@
 namespace poet::planner {
 namespace {
 
-// Chains longer than this are not followed further when a cost is estimated; their cost so far counts twice.
+// Chains longer than this are not followed further when a cost is estimated; their cost so far
+// counts twice.
 constexpr int kLongestChain = 40;
 constexpr double kLeastCostSeconds = 1e-9;
 
@@ -98,11 +99,14 @@ class Greedy {
   bool runReplay(int r, int t) {
     const Replay& replayed = replay(r);
     if (!kept_generator_[static_cast<size_t>(r)]) {
-      // Its generator states stay from their first execution on: room in the past is not checked here.
+      // Its generator states stay from their first execution on: room in the past is not checked
+      // here.
       generators_ += problem_.generator_bytes * static_cast<int64_t>(replayed.random_stages.size());
       kept_generator_[static_cast<size_t>(r)] = 1;
     }
-    if (!makeRoom(problem_.stages[static_cast<size_t>(t)].fixed_before_bytes + replayed.replay_bytes, t)) return false;
+    if (!makeRoom(
+            problem_.stages[static_cast<size_t>(t)].fixed_before_bytes + replayed.replay_bytes, t))
+      return false;
     for (const int v : replayed.outputs) {
       if (wanted_[static_cast<size_t>(v)] > 0 || problem_.plainTouchFrom(v, t) >= 0) put(v);
     }
@@ -126,7 +130,8 @@ class Greedy {
     int value;
   };
 
-  // Evicts until `bytes` fit beside what is resident; gives back what turns out not to be needed, dearest first.
+  // Evicts until `bytes` fit beside what is resident; gives back what turns out not to be needed,
+  // dearest first.
   bool makeRoom(int64_t bytes, int t) {
     const int64_t limit = options_.budget_bytes - bytes - generators_;
     if (used_ <= limit) return true;
@@ -158,15 +163,18 @@ class Greedy {
     if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
     const double cost = costToBringBack(v, next);
     const double bytes = static_cast<double>(value(v).bytes);
-    double score = (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
-                                                 std::pow(std::max(1, next - t), options_.distance_exponent));
+    double score =
+        (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
+                                      std::pow(std::max(1, next - t), options_.distance_exponent));
     if (options_.jitter > 0) {
-      score *= std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(random_);
+      score *=
+          std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(random_);
     }
     return score;
   }
 
-  // Seconds of replays for v in stage `next` if everything resident stays; infinite where some recipe is invalid by then.
+  // Seconds of replays for v in stage `next` if everything resident stays; infinite where some
+  // recipe is invalid by then.
   double costToBringBack(int v, int next) {
     double cost = 0;
     int length = 0;

@@ -1,8 +1,10 @@
-// A first plan: walk the step once, evict what is cheapest to bring back for the memory and the time it gives.
+// A first plan: walk the step once, evict what is cheapest to bring back for the memory and the
+// time it gives.
 //
-// The score is the replay cost of everything that would be missing, divided by bytes x (stages to the next use)^exponent:
-// the size and staleness heuristic of DTR (Kirisame et al., ICLR 2021) with the future known. It keeps the budget and
-// knows nothing of a deadline. Weakness: it never looks back, so at tight budgets it fails where plans exist.
+// The score is the replay cost of everything that would be missing, divided by bytes x (stages to
+// the next use)^exponent: the size and staleness heuristic of DTR (Kirisame et al., ICLR 2021) with
+// the future known. It keeps the budget and knows nothing of a deadline. Weakness: it never looks
+// back, so at tight budgets it fails where plans exist.
 #pragma once
 
 #include <cstdint>

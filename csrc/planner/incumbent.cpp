@@ -44,7 +44,9 @@ Schedule Incumbent::finished() {
 // A bound over all schedules that proves the plan, else the greatest that is known, with its scope.
 void Incumbent::describe(Schedule& schedule) const {
   const double value = schedule.objectiveValue();
-  const auto gapTo = [&](double bound) { return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0; };
+  const auto gapTo = [&](double bound) {
+    return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0;
+  };
   schedule.status = Status::kFeasible;
   const bool candidates = candidates_bound_ && (!all_bound_ || *candidates_bound_ > *all_bound_);
   if (all_bound_ && gapTo(*all_bound_) <= kOptimalGap) {

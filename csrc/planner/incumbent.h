@@ -10,18 +10,20 @@
 
 namespace poet::planner {
 
-// Seconds are sums of thousands of doubles, in an order of their own in every part that adds them up.
+// Seconds are sums of thousands of doubles, in an order of their own in every part that adds them
+// up.
 inline constexpr double kSecondsTolerance = 1e-9;  // relative
 // A plan is optimal when it lies this close to a bound that holds for every schedule.
-inline constexpr double kOptimalGap = 1e-6;        // relative
+inline constexpr double kOptimalGap = 1e-6;  // relative
 
 class Incumbent {
  public:
-  Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options, const IncumbentCallback& callback)
+  Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+            const IncumbentCallback& callback)
       : graph_(graph), profile_(profile), options_(options), callback_(callback) {}
 
-  // Takes the plan if the simulator finds it within the budgets and better than the best so far; then the callback hears
-  // of it. True where it was taken.
+  // Takes the plan if the simulator finds it within the budgets and better than the best so far;
+  // then the callback hears of it. True where it was taken.
   bool offer(const Problem& problem, const ReplayPlan& plan);
 
   // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not.

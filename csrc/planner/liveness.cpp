@@ -47,12 +47,14 @@ void Liveness::findBlocks() {
 }
 
 int64_t Liveness::excessAt(int b) const {
-  return std::max<int64_t>(0, need_[static_cast<size_t>(b)] + generators_[static_cast<size_t>(b)] - budget_);
+  return std::max<int64_t>(
+      0, need_[static_cast<size_t>(b)] + generators_[static_cast<size_t>(b)] - budget_);
 }
 
 void Liveness::sumExcess() {
   excess_ = 0;
-  for (size_t b = 0; b < need_.size(); ++b) excess_ += static_cast<double>(excessAt(static_cast<int>(b)));
+  for (size_t b = 0; b < need_.size(); ++b)
+    excess_ += static_cast<double>(excessAt(static_cast<int>(b)));
 }
 
 int64_t Liveness::peakBytes() const {
@@ -73,7 +75,8 @@ void Liveness::count(int r, int by) {
     generators_changed_ = true;
   }
   for (const int p : replay.random_stages) {
-    for (auto b = static_cast<size_t>(block_of_[static_cast<size_t>(p)]); b < generators_.size(); ++b) {
+    for (auto b = static_cast<size_t>(block_of_[static_cast<size_t>(p)]); b < generators_.size();
+         ++b) {
       generators_[b] += before ? -problem_.generator_bytes : problem_.generator_bytes;
     }
   }
@@ -199,7 +202,8 @@ void Liveness::undo() {
     for (const int r : replays) --used_[static_cast<size_t>(r)];
     for (const int r : saved.replays) ++used_[static_cast<size_t>(r)];
     replays.swap(saved.replays);
-    std::copy(saved.live.begin(), saved.live.end(), live_.begin() + static_cast<std::ptrdiff_t>(b * words_));
+    std::copy(saved.live.begin(), saved.live.end(),
+              live_.begin() + static_cast<std::ptrdiff_t>(b * words_));
     live_bytes_[b] = saved.live_bytes;
     need_[b] = saved.need;
   }

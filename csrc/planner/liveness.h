@@ -1,4 +1,5 @@
-// Liveness of a ReplayPlan, kept up to date under changes: what is resident when, and by how much a budget is exceeded.
+// Liveness of a ReplayPlan, kept up to date under changes: what is resident when, and by how much a
+// budget is exceeded.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +10,26 @@
 
 namespace poet::planner {
 
-// Stages in which nothing is touched, made or replayed are not kept one by one: they count through the next stage in which
-// something is (its *block*).
+// Stages in which nothing is touched, made or replayed are not kept one by one: they count through
+// the next stage in which something is (its *block*).
 //
-// One change at a time: change() a few stages, look at the totals, then keep() or undo(). Replays that nothing reads are
-// dropped as they are met. Totals are exact in bytes but for small values that are held (constants, as in the program).
+// One change at a time: change() a few stages, look at the totals, then keep() or undo(). Replays
+// that nothing reads are dropped as they are met. Totals are exact in bytes but for small values
+// that are held (constants, as in the program).
 class Liveness {
  public:
   Liveness(const Problem& problem, const ReplayPlan& plan, int64_t budget_bytes);
 
-  // The stage of t's block: where a replay for stage t stands. Its replays may be asked for and changed, no others.
-  int blockStage(int t) const { return stage_of_block_[static_cast<size_t>(block_of_[static_cast<size_t>(t)])]; }
+  // The stage of t's block: where a replay for stage t stands. Its replays may be asked for and
+  // changed, no others.
+  int blockStage(int t) const {
+    return stage_of_block_[static_cast<size_t>(block_of_[static_cast<size_t>(t)])];
+  }
   const std::vector<int>& replaysAt(int t) const { return plan_.by_stage[static_cast<size_t>(t)]; }
   const ReplayPlan& plan() const { return plan_; }
-  bool liveBefore(int t, int v) const { return (word(block_of_[static_cast<size_t>(t)], v) >> (v & 63)) & 1; }
+  bool liveBefore(int t, int v) const {
+    return (word(block_of_[static_cast<size_t>(t)], v) >> (v & 63)) & 1;
+  }
   double seconds() const { return seconds_; }
   // Sum over stages of what lies above the budget, and the greatest of them.
   double excessBytes() const { return excess_; }
@@ -30,7 +37,7 @@ class Liveness {
 
   void insert(int t, int r);  // no effect where it is there already
   void remove(int t, int r);
-  void settle();              // brings liveness up to date after inserts and removes
+  void settle();  // brings liveness up to date after inserts and removes
   void keep();
   void undo();
 
@@ -44,7 +51,9 @@ class Liveness {
   };
 
   void findBlocks();
-  uint64_t word(int b, int v) const { return live_[static_cast<size_t>(b) * words_ + static_cast<size_t>(v >> 6)]; }
+  uint64_t word(int b, int v) const {
+    return live_[static_cast<size_t>(b) * words_ + static_cast<size_t>(v >> 6)];
+  }
   void save(int b);
   void markDirty(int b);
   bool sweep(int b);  // true where liveness before the block changed

@@ -9,9 +9,10 @@ namespace poet::planner {
 namespace {
 
 constexpr size_t kLeastColumns = 150;
-constexpr double kExcessPrice = 50 * 100;  // of a whole budget of excess, against percent of the plain step's seconds
-constexpr double kExcessTolerance = 0.5;   // bytes
-constexpr double kTight = 0.97;            // of the budget
+constexpr double kExcessPrice =
+    50 * 100;  // of a whole budget of excess, against percent of the plain step's seconds
+constexpr double kExcessTolerance = 0.5;  // bytes
+constexpr double kTight = 0.97;           // of the budget
 constexpr double kDisagreement = 0.02;
 constexpr double kWindowGap = 1e-4;
 constexpr double kFast = 0.35, kSlow = 0.9;  // shares of the window's time: windows grow and shrink
@@ -20,8 +21,13 @@ constexpr double kLeastGain = 1e-9;
 
 }  // namespace
 
-LocalSearch::LocalSearch(const Program& program, const Relaxation& relaxation, const LocalSearchOptions& options)
-    : program_(program), relaxation_(relaxation), options_(options), random_(options.seed + 17), rows_(program.model()) {
+LocalSearch::LocalSearch(const Program& program, const Relaxation& relaxation,
+                         const LocalSearchOptions& options)
+    : program_(program),
+      relaxation_(relaxation),
+      options_(options),
+      random_(options.seed + 17),
+      rows_(program.model()) {
   for (const std::vector<int>& cut : relaxation.cut_columns) {
     std::vector<Term> terms;
     for (const int column : cut) terms.push_back({column, 1});
@@ -34,7 +40,8 @@ LocalSearch::LocalSearch(const Program& program, const Relaxation& relaxation, c
 void LocalSearch::transpose() {
   rows_of_.resize(static_cast<size_t>(rows_.numColumns()));
   for (int r = 0; r < rows_.numRows(); ++r) {
-    for (int e = rows_.row_start[static_cast<size_t>(r)]; e < rows_.row_start[static_cast<size_t>(r) + 1]; ++e) {
+    for (int e = rows_.row_start[static_cast<size_t>(r)];
+         e < rows_.row_start[static_cast<size_t>(r) + 1]; ++e) {
       rows_of_[static_cast<size_t>(rows_.index[static_cast<size_t>(e)])].push_back(r);
     }
   }
@@ -47,8 +54,10 @@ void LocalSearch::describeColumns() {
   last_stage_.assign(columns, 0);
   columns_of_.resize(problem.values.size());
   const auto span = [&](int column, int first, int last) {
-    first_stage_[static_cast<size_t>(column)] = std::min(first_stage_[static_cast<size_t>(column)], first);
-    last_stage_[static_cast<size_t>(column)] = std::max(last_stage_[static_cast<size_t>(column)], last);
+    first_stage_[static_cast<size_t>(column)] =
+        std::min(first_stage_[static_cast<size_t>(column)], first);
+    last_stage_[static_cast<size_t>(column)] =
+        std::max(last_stage_[static_cast<size_t>(column)], last);
   };
   for (const MicroStep& step : program_.steps()) {
     if (step.replay < 0) continue;
@@ -59,7 +68,9 @@ void LocalSearch::describeColumns() {
   for (size_t v = 0; v < problem.values.size(); ++v) {
     const auto& events = program_.events()[v];
     for (size_t k = 0; k + 1 < events.size(); ++k) {
-      const auto stageOf = [&](const Event& event) { return program_.steps()[static_cast<size_t>(event.step)].stage; };
+      const auto stageOf = [&](const Event& event) {
+        return program_.steps()[static_cast<size_t>(event.step)].stage;
+      };
       span(events[k].gap_column, stageOf(events[k]), stageOf(events[k + 1]));
       columns_of_[v].push_back(events[k].gap_column);
     }
@@ -81,7 +92,8 @@ void LocalSearch::moveTo(std::vector<double> point) {
   score_ = scoreOf(point_, excess_);
 }
 
-// ---- windows --------------------------------------------------------------------------------------------------------
+// ---- windows
+// --------------------------------------------------------------------------------------------------------
 
 std::vector<char> LocalSearch::pickValues(bool disagreeing) {
   std::vector<char> free(point_.size(), 0);
@@ -92,7 +104,8 @@ std::vector<char> LocalSearch::pickValues(bool disagreeing) {
   size_t count = 0;
   for (size_t reach = 0; count < size_ && reach <= values; ++reach) {
     for (const size_t centre : centres) {
-      for (const size_t v : {centre - std::min(reach, centre), std::min(values - 1, centre + reach)}) {
+      for (const size_t v :
+           {centre - std::min(reach, centre), std::min(values - 1, centre + reach)}) {
         if (taken[v]) continue;
         taken[v] = 1;
         for (const int column : columns_of_[v]) {
@@ -117,7 +130,9 @@ std::vector<char> LocalSearch::pickStages() {
     if (bytes[s] >= tight && (hot.empty() || hot.back() != stage)) hot.push_back(stage);
   }
   const int stages = program_.problem().numStages();
-  const int centre = !hot.empty() && uniform() < 0.8 ? hot[below(hot.size())] : static_cast<int>(below(static_cast<size_t>(stages)));
+  const int centre = !hot.empty() && uniform() < 0.8
+                         ? hot[below(hot.size())]
+                         : static_cast<int>(below(static_cast<size_t>(stages)));
   std::vector<char> free;
   for (int reach = 2;; reach += std::max(1, reach / 3)) {
     free.assign(point_.size(), 0);
@@ -147,7 +162,8 @@ LocalSearch::Window LocalSearch::makeWindow(const std::vector<char>& free) {
   std::vector<int> place(point_.size(), -1);
   for (size_t c = 0; c < point_.size(); ++c) {
     if (!free[c]) continue;
-    place[c] = window.model.addColumn(rows_.cost[c], rows_.lower[c], rows_.upper[c], rows_.integer[c]);
+    place[c] =
+        window.model.addColumn(rows_.cost[c], rows_.lower[c], rows_.upper[c], rows_.integer[c]);
     window.columns.push_back(static_cast<int>(c));
     window.start.push_back(point_[c]);
   }
@@ -160,7 +176,8 @@ LocalSearch::Window LocalSearch::makeWindow(const std::vector<char>& free) {
   return window;
 }
 
-void LocalSearch::addProgramRows(const std::vector<char>& free, const std::vector<int>& place, Window& window) const {
+void LocalSearch::addProgramRows(const std::vector<char>& free, const std::vector<int>& place,
+                                 Window& window) const {
   std::vector<int> touched;
   for (const int column : window.columns) {
     const auto& rows = rows_of_[static_cast<size_t>(column)];
@@ -172,7 +189,8 @@ void LocalSearch::addProgramRows(const std::vector<char>& free, const std::vecto
   for (const int r : touched) {
     terms.clear();
     double fixed = 0, least = 0, most = 0;
-    for (int e = rows_.row_start[static_cast<size_t>(r)]; e < rows_.row_start[static_cast<size_t>(r) + 1]; ++e) {
+    for (int e = rows_.row_start[static_cast<size_t>(r)];
+         e < rows_.row_start[static_cast<size_t>(r) + 1]; ++e) {
       const auto c = static_cast<size_t>(rows_.index[static_cast<size_t>(e)]);
       const double a = rows_.value[static_cast<size_t>(e)];
       if (free[c]) {
@@ -188,9 +206,11 @@ void LocalSearch::addProgramRows(const std::vector<char>& free, const std::vecto
   }
 }
 
-// One row for each stretch of steps between which no free item begins or ends: its greatest fixed load. Stretches whose items
-// are a subset of a neighbour's with no less fixed load say nothing new.
-void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector<int>& place, Window& window) const {
+// One row for each stretch of steps between which no free item begins or ends: its greatest fixed
+// load. Stretches whose items are a subset of a neighbour's with no less fixed load say nothing
+// new.
+void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector<int>& place,
+                                Window& window) const {
   std::vector<double> fixed_point(point_);
   for (const int column : window.columns) fixed_point[static_cast<size_t>(column)] = 0;
   const std::vector<double> fixed = program_.profile(fixed_point);
@@ -208,8 +228,8 @@ void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector
     starting[static_cast<size_t>(item.first)].push_back(&item);
   }
   struct Stretch {
-    size_t first, step;  // first step, and the one with the greatest fixed load
-    bool grows, shrinks; // against the stretch before it
+    size_t first, step;   // first step, and the one with the greatest fixed load
+    bool grows, shrinks;  // against the stretch before it
     bool hard = false;
   };
   std::vector<Stretch> stretches;
@@ -227,17 +247,23 @@ void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector
     const Stretch& stretch = stretches[i];
     const size_t end = i + 1 < stretches.size() ? stretches[i + 1].first : steps;
     active.erase(std::remove_if(active.begin(), active.end(),
-                                [&](const MemoryItem* item) { return static_cast<size_t>(item->last) < stretch.first; }),
+                                [&](const MemoryItem* item) {
+                                  return static_cast<size_t>(item->last) < stretch.first;
+                                }),
                  active.end());
     active.insert(active.end(), starting[stretch.first].begin(), starting[stretch.first].end());
     if (!stretch.hard) continue;
-    const bool in_next = i + 1 < stretches.size() && !stretches[i + 1].shrinks && fixed[stretches[i + 1].step] >= fixed[stretch.step];
-    const bool in_last = i > 0 && !stretch.grows && fixed[stretches[i - 1].step] >= fixed[stretch.step] && stretches[i - 1].hard;
+    const bool in_next = i + 1 < stretches.size() && !stretches[i + 1].shrinks &&
+                         fixed[stretches[i + 1].step] >= fixed[stretch.step];
+    const bool in_last = i > 0 && !stretch.grows &&
+                         fixed[stretches[i - 1].step] >= fixed[stretch.step] &&
+                         stretches[i - 1].hard;
     if (in_next || in_last) continue;
     terms.clear();
     for (const MemoryItem* item : active) {
       if (static_cast<size_t>(item->last) + 1 >= end) {
-        terms.push_back({place[static_cast<size_t>(item->column)], static_cast<double>(item->bytes) / budget});
+        terms.push_back(
+            {place[static_cast<size_t>(item->column)], static_cast<double>(item->bytes) / budget});
       }
     }
     if (window.elastic) terms.push_back({window.model.numColumns() - 1, -1});
@@ -273,7 +299,8 @@ bool LocalSearch::improveOnce(double time_limit_seconds) {
   }
   if (mip.x.empty()) return false;
   std::vector<double> next = point_;
-  for (size_t i = 0; i < window.columns.size(); ++i) next[static_cast<size_t>(window.columns[i])] = mip.x[i] > 0.5 ? 1 : 0;
+  for (size_t i = 0; i < window.columns.size(); ++i)
+    next[static_cast<size_t>(window.columns[i])] = mip.x[i] > 0.5 ? 1 : 0;
   program_.leastRetention(next);
   double excess = 0;
   const double score = scoreOf(next, excess);

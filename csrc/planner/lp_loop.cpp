@@ -10,18 +10,21 @@
 namespace poet::planner {
 namespace {
 
-constexpr double kRowTolerance = 1e-6;      // of the budget
+constexpr double kRowTolerance = 1e-6;  // of the budget
 constexpr size_t kRowsPerRound = 150;
 constexpr size_t kCutsPerRound = 300;
 constexpr int kMostCutRounds = 25;
 constexpr int kMostRounds = 120;
 constexpr double kCutShareOfTime = 0.7;
-constexpr double kLeastProgress = 1e-4;     // relative; less twice in a row ends the search for cuts
+constexpr double kLeastProgress = 1e-4;  // relative; less twice in a row ends the search for cuts
 
 class LpLoop {
  public:
   LpLoop(const Program& program, const RelaxationOptions& options)
-      : program_(program), options_(options), deadline_(options.time_limit_seconds), separator_(program) {}
+      : program_(program),
+        options_(options),
+        deadline_(options.time_limit_seconds),
+        separator_(program) {}
 
   Relaxation run() {
     result_.model = program_.model();
@@ -38,7 +41,9 @@ class LpLoop {
       result_.x = solved.x;
       const int known = result_.model.numRows();
       addMemoryRows();
-      if (result_.model.numRows() == known || static_cast<size_t>(result_.model.numRows() - known) <= kRowsPerRound / 2) addCuts();
+      if (result_.model.numRows() == known ||
+          static_cast<size_t>(result_.model.numRows() - known) <= kRowsPerRound / 2)
+        addCuts();
       if (result_.model.numRows() == known || stalled(known)) {
         result_.status = SolverStatus::kOptimal;
         return std::move(result_);
@@ -64,7 +69,8 @@ class LpLoop {
   }
 
   void addCuts() {
-    if (!options_.cuts || cut_rounds_ >= kMostCutRounds || deadline_.elapsed() > kCutShareOfTime * options_.time_limit_seconds) {
+    if (!options_.cuts || cut_rounds_ >= kMostCutRounds ||
+        deadline_.elapsed() > kCutShareOfTime * options_.time_limit_seconds) {
       return;
     }
     ++cut_rounds_;
@@ -84,7 +90,8 @@ class LpLoop {
   // Only cuts were added, and the last ones moved the bound by next to nothing.
   bool stalled(int) {
     if (rows_added_ > 0) return false;
-    const bool little = std::abs(result_.objective - last_objective_) <= kLeastProgress * std::abs(result_.objective);
+    const bool little = std::abs(result_.objective - last_objective_) <=
+                        kLeastProgress * std::abs(result_.objective);
     last_objective_ = result_.objective;
     slow_rounds_ = little ? slow_rounds_ + 1 : 0;
     return slow_rounds_ >= 2;
@@ -105,6 +112,8 @@ class LpLoop {
 
 }  // namespace
 
-Relaxation relax(const Program& program, const RelaxationOptions& options) { return LpLoop(program, options).run(); }
+Relaxation relax(const Program& program, const RelaxationOptions& options) {
+  return LpLoop(program, options).run();
+}
 
 }  // namespace poet::planner

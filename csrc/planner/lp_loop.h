@@ -10,11 +10,13 @@
 namespace poet::planner {
 
 struct Relaxation {
-  SolverStatus status = SolverStatus::kStopped;  // kOptimal: of the relaxation with every row that mattered
-  double objective = 0;    // a lower bound on every point of the program, scaled; valid also when kStopped in between
+  SolverStatus status =
+      SolverStatus::kStopped;  // kOptimal: of the relaxation with every row that mattered
+  double objective = 0;  // a lower bound on every point of the program, scaled; valid also when
+                         // kStopped in between
   bool has_bound = false;
   std::vector<double> x;
-  SparseModel model;       // the program, the memory rows and the cuts that were added
+  SparseModel model;  // the program, the memory rows and the cuts that were added
   int memory_rows = 0;
   std::vector<std::vector<int>> cut_columns;  // of the path cuts
 };

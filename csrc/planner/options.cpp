@@ -10,11 +10,14 @@ void checkOptions(const SolveOptions& options) {
   POET_CHECK(options.ram_budget_bytes > 0, "ram_budget: expected a positive number of bytes, got ",
              options.ram_budget_bytes);
   if (options.runtime_budget_seconds) {
-    POET_CHECK(std::isfinite(*options.runtime_budget_seconds) && *options.runtime_budget_seconds > 0,
-               "runtime_budget: expected a positive number of seconds, got ", *options.runtime_budget_seconds);
+    POET_CHECK(
+        std::isfinite(*options.runtime_budget_seconds) && *options.runtime_budget_seconds > 0,
+        "runtime_budget: expected a positive number of seconds, got ",
+        *options.runtime_budget_seconds);
   }
   POET_CHECK(std::isfinite(options.time_limit_seconds) && options.time_limit_seconds > 0,
-             "time_limit_s: expected a positive number of seconds, got ", options.time_limit_seconds);
+             "time_limit_s: expected a positive number of seconds, got ",
+             options.time_limit_seconds);
   POET_CHECK(options.threads >= 1, "solve_threads: expected at least 1, got ", options.threads);
 }
 

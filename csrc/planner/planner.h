@@ -24,15 +24,17 @@ struct SolveOptions {
 // Called with every better plan as it is found (already simulated).
 using IncumbentCallback = std::function<void(const Schedule&)>;
 
-// Solves in this process. Never throws for a hard problem: the outcome is Schedule::status. Throws ArgumentError for
-// options that make no sense.
-POET_API Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-                        const IncumbentCallback& on_incumbent = {});
+// Solves in this process. Never throws for a hard problem: the outcome is Schedule::status. Throws
+// ArgumentError for options that make no sense.
+POET_API Schedule solve(const Graph& graph, const DeviceProfile& profile,
+                        const SolveOptions& options, const IncumbentCallback& on_incumbent = {});
 
-// Solves in a `poet-solver` process: the time limit holds from outside, a crash of the solver is a status with the best
-// plan so far, and the worker dies with its parent. `should_stop` is polled about ten times a second; when it returns
-// true the worker is ended and the best plan so far returned.
-POET_API Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-                                const std::string& worker_path, const std::function<bool()>& should_stop = {});
+// Solves in a `poet-solver` process: the time limit holds from outside, a crash of the solver is a
+// status with the best plan so far, and the worker dies with its parent. `should_stop` is polled
+// about ten times a second; when it returns true the worker is ended and the best plan so far
+// returned.
+POET_API Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile,
+                                const SolveOptions& options, const std::string& worker_path,
+                                const std::function<bool()>& should_stop = {});
 
 }  // namespace poet

@@ -16,13 +16,15 @@ double costPerSecond(const Problem& problem) {
   return problem.plain_seconds > 0 ? kPercent / problem.plain_seconds : kPercent;
 }
 
-Program::Program(const Problem& problem, const Candidates& candidates, const ProgramOptions& options)
+Program::Program(const Problem& problem, const Candidates& candidates,
+                 const ProgramOptions& options)
     : problem_(&problem), options_(options) {
   addSteps(candidates);
   addEvents();
   addGenerators();
   addDeadline();
-  if (options.excess_weight > 0) excess_column_ = model_.addColumn(options.excess_weight, 0, kInfinity, false);
+  if (options.excess_weight > 0)
+    excess_column_ = model_.addColumn(options.excess_weight, 0, kInfinity, false);
 }
 
 void Program::addSteps(const Candidates& candidates) {
@@ -31,7 +33,8 @@ void Program::addSteps(const Candidates& candidates) {
     first_step_.push_back(static_cast<int>(steps_.size()));
     for (const int r : candidates[static_cast<size_t>(t)]) {
       const Replay& replay = problem_->replays[static_cast<size_t>(r)];
-      const int column = model_.addBinary(options_.replay_weight * costPerSecond(*problem_) * replay.seconds);
+      const int column =
+          model_.addBinary(options_.replay_weight * costPerSecond(*problem_) * replay.seconds);
       const int s = static_cast<int>(steps_.size());
       steps_.push_back({.stage = t, .replay = r, .column = column});
       fixed_.push_back(stage.fixed_before_bytes);
@@ -150,7 +153,8 @@ std::vector<double> Program::profile(std::span<const double> x) const {
 
 int Program::gapOver(int v, int step) const {
   const std::vector<Event>& events = events_[static_cast<size_t>(v)];
-  const auto next = std::lower_bound(events.begin(), events.end(), step, [](const Event& e, int s) { return e.step < s; });
+  const auto next = std::lower_bound(events.begin(), events.end(), step,
+                                     [](const Event& e, int s) { return e.step < s; });
   return next == events.begin() || next == events.end() ? -1 : (next - 1)->gap_column;
 }
 
@@ -162,7 +166,8 @@ int Program::replayColumn(int t, int r) const {
 }
 
 void Program::relaxReplays(std::span<const double> x, std::vector<double>& bytes) const {
-  std::vector<double> stayed(problem_->values.size());  // bytes (x at op(t) - r), the third sum of (5')
+  std::vector<double> stayed(
+      problem_->values.size());  // bytes (x at op(t) - r), the third sum of (5')
   for (int t = 0; t < problem_->numStages(); ++t) {
     const int execution = executionOf(t);
     if (firstStepOf(t) == execution) continue;
@@ -174,15 +179,19 @@ void Program::relaxReplays(std::span<const double> x, std::vector<double>& bytes
     for (int s = firstStepOf(t); s < execution; ++s) {
       const MicroStep& step = steps_[static_cast<size_t>(s)];
       for (const int v : problem_->replays[static_cast<size_t>(step.replay)].outputs) {
-        if (gapOver(v, execution) >= 0) stayed[static_cast<size_t>(v)] -= x[static_cast<size_t>(step.column)];
+        if (gapOver(v, execution) >= 0)
+          stayed[static_cast<size_t>(v)] -= x[static_cast<size_t>(step.column)];
       }
     }
-    for (size_t v = 0; v < stayed.size(); ++v) sum += stayed[v] *= static_cast<double>(problem_->values[v].bytes);
+    for (size_t v = 0; v < stayed.size(); ++v)
+      sum += stayed[v] *= static_cast<double>(problem_->values[v].bytes);
     double fixed = sum + static_cast<double>(fixed_[static_cast<size_t>(firstStepOf(t))]);
     for (size_t r = 0; r < generator_column_.size(); ++r) {
       if (generator_column_[r] < 0) continue;
       for (const int p : problem_->replays[r].random_stages) {
-        if (p < t) fixed += x[static_cast<size_t>(generator_column_[r])] * static_cast<double>(problem_->generator_bytes);
+        if (p < t)
+          fixed += x[static_cast<size_t>(generator_column_[r])] *
+                   static_cast<double>(problem_->generator_bytes);
       }
     }
     for (int s = firstStepOf(t); s < execution; ++s) {
@@ -209,7 +218,8 @@ void Program::relaxedRow(int step, std::vector<Term>& terms) const {
   std::vector<char> own(problem_->values.size(), 0);
   for (const int u : replay.inputs) {
     own[static_cast<size_t>(u)] = 1;
-    coefficients[here.column] += static_cast<double>(problem_->values[static_cast<size_t>(u)].bytes);
+    coefficients[here.column] +=
+        static_cast<double>(problem_->values[static_cast<size_t>(u)].bytes);
   }
   for (const int v : replay.outputs) own[static_cast<size_t>(v)] = 1;
   for (int v = 0; v < problem_->numValues(); ++v) {
@@ -223,7 +233,8 @@ void Program::relaxedRow(int step, std::vector<Term>& terms) const {
   for (size_t r = 0; r < generator_column_.size(); ++r) {
     if (generator_column_[r] < 0) continue;
     for (const int p : problem_->replays[r].random_stages) {
-      if (p < here.stage) coefficients[generator_column_[r]] += static_cast<double>(problem_->generator_bytes);
+      if (p < here.stage)
+        coefficients[generator_column_[r]] += static_cast<double>(problem_->generator_bytes);
     }
   }
   const auto budget = static_cast<double>(options_.budget_bytes);

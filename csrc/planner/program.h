@@ -1,4 +1,5 @@
-// The sparse event-timeline program, written once against a neutral sparse model. See docs/planner.md for the mathematics.
+// The sparse event-timeline program, written once against a neutral sparse model. See
+// docs/planner.md for the mathematics.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 namespace poet::planner {
 
 // Note [Event timeline]
-// A micro-step is a candidate replay of a stage, or the stage's first execution; they stand in running order. The events
-// of a value are the micro-steps that make it (P) or touch it (U), in order. Variables, all binary:
+// A micro-step is a candidate replay of a stage, or the stage's first execution; they stand in
+// running order. The events of a value are the micro-steps that make it (P) or touch it (U), in
+// order. Variables, all binary:
 //   r_s  the replay of micro-step s runs;
 //   x_g  the value stays in memory across gap g, from one of its events to the next;
 //   g_p  the generator states of replay p are kept.
@@ -24,22 +26,26 @@ namespace poet::planner {
 //   (2) U by replay s:           r_s <= x          and x' <= x
 //   (3) U by a first execution:  x = 1
 //   (4) random ops:              r_s <= g_p
-//   (5) memory at s:             sum of bytes x over gaps across s + replay bytes r_s + generator bytes g <= B - fixed_s
-//   (6) deadline:                sum of seconds r <= D
-// Rows (5) are many and few of them bind, so whoever solves adds those that are violated. All rows are divided by their
-// right-hand scale and costs by the plain step's seconds / 100, so that no tolerance of a solver matters.
+//   (5) memory at s:             sum of bytes x over gaps across s + replay bytes r_s + generator
+//   bytes g <= B - fixed_s (6) deadline:                sum of seconds r <= D
+// Rows (5) are many and few of them bind, so whoever solves adds those that are violated. All rows
+// are divided by their right-hand scale and costs by the plain step's seconds / 100, so that no
+// tolerance of a solver matters.
 //
 // Note [Bounds for every schedule]
-// The program replays a recipe at most once in a stage, in running order. A schedule may do more: with little memory left it
-// can pay to replay b before a, or a twice. A *relaxed* program is one that every schedule is a point of, whatever its order
-// and its repetitions: r_{t,i} = "stage t replays i at all"; x of a gap that spans first executions = "resident during all
-// of them"; x of a gap inside a stage = "resident at the stage's start, or replayed in it". Rows (1) to (4), (6) and the
-// path cuts hold for it as they stand, and so does (5) at first executions. At a replay i of stage t only this much is sure:
-// i itself takes its memory and its inputs', and what is resident during op(t) without having been replayed in t was
-// there all along:
-//   (5') replay bytes r_i + sum over inputs of bytes r_i + sum over others of bytes (x_v at op(t) - r_{t,v}) + g <= B - fixed
-// With every runnable replay as a candidate its optimum is a lower bound for all schedules. Where the plan that it yields
-// keeps the budget, that plan is optimal; where it does not, the program with several rounds a stage finds one.
+// The program replays a recipe at most once in a stage, in running order. A schedule may do more:
+// with little memory left it can pay to replay b before a, or a twice. A *relaxed* program is one
+// that every schedule is a point of, whatever its order and its repetitions: r_{t,i} = "stage t
+// replays i at all"; x of a gap that spans first executions = "resident during all of them"; x of a
+// gap inside a stage = "resident at the stage's start, or replayed in it". Rows (1) to (4), (6) and
+// the path cuts hold for it as they stand, and so does (5) at first executions. At a replay i of
+// stage t only this much is sure: i itself takes its memory and its inputs', and what is resident
+// during op(t) without having been replayed in t was there all along:
+//   (5') replay bytes r_i + sum over inputs of bytes r_i + sum over others of bytes (x_v at op(t) -
+//   r_{t,v}) + g <= B - fixed
+// With every runnable replay as a candidate its optimum is a lower bound for all schedules. Where
+// the plan that it yields keeps the budget, that plan is optimal; where it does not, the program
+// with several rounds a stage finds one.
 
 struct MicroStep {
   int stage = 0;
@@ -72,7 +78,8 @@ struct ProgramOptions {
   double excess_weight = 0;
 };
 
-// A violated or a wanted memory row: the micro-step it stands for, and by how many bytes it is violated.
+// A violated or a wanted memory row: the micro-step it stands for, and by how many bytes it is
+// violated.
 struct MemoryRow {
   int step = 0;
   double excess_bytes = 0;
@@ -93,7 +100,9 @@ class Program {
   const std::vector<std::vector<Event>>& events() const { return events_; }
   const std::vector<MemoryItem>& items() const { return items_; }
   const std::vector<int64_t>& fixedBytes() const { return fixed_; }  // by step
-  int firstStepOf(int stage) const { return first_step_[static_cast<size_t>(stage)]; }  // earliest micro-step of a stage
+  int firstStepOf(int stage) const {
+    return first_step_[static_cast<size_t>(stage)];
+  }  // earliest micro-step of a stage
   int executionOf(int stage) const { return first_step_[static_cast<size_t>(stage) + 1] - 1; }
 
   int excessColumn() const { return excess_column_; }  // -1 where the budget is hard
@@ -105,7 +114,8 @@ class Program {
   // Row (5) of a step, divided by the budget: terms and upper bound.
   double memoryRow(int step, std::vector<Term>& terms) const;
 
-  // The plan as a point; nullopt where it uses what is no candidate. Retention is the least that serves it.
+  // The plan as a point; nullopt where it uses what is no candidate. Retention is the least that
+  // serves it.
   std::optional<std::vector<double>> pointOf(const ReplayPlan& plan) const;
   // The one place where solver values are rounded.
   ReplayPlan planOf(std::span<const double> x) const;

@@ -56,7 +56,8 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
       ++root.memory_rows;
       ++added;
     }
-    if (added == 0) return result;  // the solver's tolerance, not a missing row: nothing more to learn here
+    if (added == 0)
+      return result;  // the solver's tolerance, not a missing row: nothing more to learn here
   }
   return result;
 }

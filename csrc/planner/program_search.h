@@ -1,4 +1,5 @@
-// One Program solved as it stands: relaxation, then CBC, with memory rows added until its point keeps the budget.
+// One Program solved as it stands: relaxation, then CBC, with memory rows added until its point
+// keeps the budget.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,8 @@ struct SearchOptions {
   double time_limit_seconds = 10;
   double relative_gap = 1e-7;  // of the scaled objective, where a branch and cut may stop
   int threads = 1;
-  // Ends at once where the plan of a relaxed program breaks the budget (its bound is what was wanted).
+  // Ends at once where the plan of a relaxed program breaks the budget (its bound is what was
+  // wanted).
   const ReplayPlan* start = nullptr;
 };
 

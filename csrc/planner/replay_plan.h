@@ -1,5 +1,6 @@
-// ReplayPlan: a schedule reduced to what decides it: which recipes are replayed in which stage, in which order. When each
-// value is resident follows: from every arrival up to the last touch before the next one (Timeline).
+// ReplayPlan: a schedule reduced to what decides it: which recipes are replayed in which stage, in
+// which order. When each value is resident follows: from every arrival up to the last touch before
+// the next one (Timeline).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// A sparse mixed-integer program, neutral of any solver: minimise cost.x subject to row_lower <= A x <= row_upper.
+// A sparse mixed-integer program, neutral of any solver: minimise cost.x subject to row_lower <= A
+// x <= row_upper.
 #pragma once
 
 #include <limits>

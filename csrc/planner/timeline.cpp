@@ -70,14 +70,17 @@ class Builder {
     for (int s = 0; s < static_cast<int>(timeline_.steps.size()); ++s) {
       const int r = timeline_.steps[static_cast<size_t>(s)].replay;
       if (r < 0) continue;
-      for (const ValueId u : problem_.replays[static_cast<size_t>(r)].held) last_read_[static_cast<size_t>(u.index)] = s;
+      for (const ValueId u : problem_.replays[static_cast<size_t>(r)].held)
+        last_read_[static_cast<size_t>(u.index)] = s;
     }
     for (const Fixed& fixed : problem_.fixed) {
       const int last = last_read_[static_cast<size_t>(fixed.id.index)];
       if (last < 0) continue;
       const OpId death = graph.value(fixed.id).death;
-      const OpId position = problem_.stages[static_cast<size_t>(timeline_.steps[static_cast<size_t>(last)].stage)].op;
-      if (death >= position) continue;  // plain training still holds it when it is read for the last time
+      const OpId position =
+          problem_.stages[static_cast<size_t>(timeline_.steps[static_cast<size_t>(last)].stage)].op;
+      if (death >= position)
+        continue;  // plain training still holds it when it is read for the last time
       timeline_.holdings.push_back({.id = fixed.id, .last = last});
       // The first step after its death.
       const int stage = death.index + 1;
@@ -93,7 +96,8 @@ class Builder {
       seen[static_cast<size_t>(step.replay)] = 1;
       for (const int t : problem_.replays[static_cast<size_t>(step.replay)].random_stages) {
         timeline_.random_stages.push_back(t);
-        add(first_step_[static_cast<size_t>(t)], static_cast<int>(timeline_.steps.size()) - 1, problem_.generator_bytes);
+        add(first_step_[static_cast<size_t>(t)], static_cast<int>(timeline_.steps.size()) - 1,
+            problem_.generator_bytes);
       }
     }
     std::sort(timeline_.random_stages.begin(), timeline_.random_stages.end());
@@ -106,8 +110,10 @@ class Builder {
       const Stage& stage = problem_.stages[static_cast<size_t>(step.stage)];
       resident += differences_[s];
       step.bytes = resident - stage.held_bytes;  // what is really held was added above
-      step.bytes += step.replay < 0 ? stage.fixed_during_bytes
-                                    : stage.fixed_before_bytes + problem_.replays[static_cast<size_t>(step.replay)].replay_bytes;
+      step.bytes += step.replay < 0
+                        ? stage.fixed_during_bytes
+                        : stage.fixed_before_bytes +
+                              problem_.replays[static_cast<size_t>(step.replay)].replay_bytes;
       if (step.bytes > timeline_.peak_bytes || s == 0) {
         timeline_.peak_bytes = step.bytes;
         timeline_.peak_op = stage.op;
@@ -131,7 +137,9 @@ class Builder {
 
 }  // namespace
 
-Timeline makeTimeline(const Problem& problem, const ReplayPlan& plan) { return Builder(problem, plan).run(); }
+Timeline makeTimeline(const Problem& problem, const ReplayPlan& plan) {
+  return Builder(problem, plan).run();
+}
 
 void dropUselessReplays(const Problem& problem, ReplayPlan& plan) {
   // Backwards: a value is wanted from a touch down to the arrival that serves it.

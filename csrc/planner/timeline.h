@@ -1,5 +1,5 @@
-// Timeline: the planner's own arithmetic of a ReplayPlan, in exact bytes. It shares no code with the simulator, whose word
-// is final; the two must agree.
+// Timeline: the planner's own arithmetic of a ReplayPlan, in exact bytes. It shares no code with
+// the simulator, whose word is final; the two must agree.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace poet::planner {
 // A step is one replay of the plan, or the first execution of a stage's op.
 struct TimelineStep {
   int stage = 0;
-  int replay = -1;  // -1: the first execution
+  int replay = -1;    // -1: the first execution
   int64_t bytes = 0;  // resident while it runs
 };
 
@@ -43,7 +43,8 @@ struct Timeline {
 // The plan must be well formed: every replay in a stage in which it may run (Problem::runnable).
 Timeline makeTimeline(const Problem& problem, const ReplayPlan& plan);
 
-// Removes replays that nothing reads before their outputs are made again. Never raises the peak or the cost.
+// Removes replays that nothing reads before their outputs are made again. Never raises the peak or
+// the cost.
 void dropUselessReplays(const Problem& problem, ReplayPlan& plan);
 
 }  // namespace poet::planner

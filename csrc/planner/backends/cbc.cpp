@@ -1,8 +1,9 @@
-// COIN-OR CBC (branch and cut) through its C interface, Clp (simplex) for relaxations. The only file with their headers.
+// COIN-OR CBC (branch and cut) through its C interface, Clp (simplex) for relaxations. The only
+// file with their headers.
 //
-// The C interface runs CBC's whole strategy (presolve, cuts, heuristics), which a bare CbcModel does not. It is the same in
-// Debian's 2.10 and in PyPI's cbcbox (CBC's main branch). CBC overruns its own time limit now and then: whoever cannot wait
-// solves in a worker process (planner.h).
+// The C interface runs CBC's whole strategy (presolve, cuts, heuristics), which a bare CbcModel
+// does not. It is the same in Debian's 2.10 and in PyPI's cbcbox (CBC's main branch). CBC overruns
+// its own time limit now and then: whoever cannot wait solves in a worker process (planner.h).
 #include <Cbc_C_Interface.h>
 
 #include <ClpSimplex.hpp>
@@ -54,11 +55,13 @@ class ClpLp : public LpSolver {
   explicit ClpLp(const SparseModel& model) {
     clp_.setLogLevel(0);
     const RowBlock rows(model, 0);
-    const CoinPackedMatrix matrix(/*colordered=*/false, model.numColumns(), rows.count, rows.start.back(), rows.value,
-                                  rows.index, rows.start.data(), nullptr);
+    const CoinPackedMatrix matrix(/*colordered=*/false, model.numColumns(), rows.count,
+                                  rows.start.back(), rows.value, rows.index, rows.start.data(),
+                                  nullptr);
     std::vector<double> upper(model.upper);
     for (double& bound : upper) bound = RowBlock::bounded(bound);
-    clp_.loadProblem(matrix, model.lower.data(), upper.data(), model.cost.data(), rows.lower.data(), rows.upper.data());
+    clp_.loadProblem(matrix, model.lower.data(), upper.data(), model.cost.data(), rows.lower.data(),
+                     rows.upper.data());
   }
 
   LpResult solve(double time_limit_seconds) override {
@@ -79,7 +82,8 @@ class ClpLp : public LpSolver {
   void addRows(const SparseModel& model, int first_row) override {
     if (first_row >= model.numRows()) return;
     const RowBlock rows(model, first_row);
-    clp_.addRows(rows.count, rows.lower.data(), rows.upper.data(), rows.start.data(), rows.index, rows.value);
+    clp_.addRows(rows.count, rows.lower.data(), rows.upper.data(), rows.start.data(), rows.index,
+                 rows.value);
   }
 
  private:
@@ -88,7 +92,8 @@ class ClpLp : public LpSolver {
     LpResult result;
     result.status = SolverStatus::kOptimal;
     for (int r = 0; r < clp_.numberRows(); ++r) {
-      if (clp_.rowLower()[r] > kFeasible || clp_.rowUpper()[r] < -kFeasible) result.status = SolverStatus::kInfeasible;
+      if (clp_.rowLower()[r] > kFeasible || clp_.rowUpper()[r] < -kFeasible)
+        result.status = SolverStatus::kInfeasible;
     }
     return result;
   }
@@ -111,8 +116,10 @@ void load(Cbc_Model* cbc, const SparseModel& model) {
   std::vector<double> value(model.index.size());
   std::vector<CoinBigIndex> next(start.begin(), start.end() - 1);
   for (int r = 0; r < model.numRows(); ++r) {
-    for (int e = model.row_start[static_cast<size_t>(r)]; e < model.row_start[static_cast<size_t>(r) + 1]; ++e) {
-      const auto slot = static_cast<size_t>(next[static_cast<size_t>(model.index[static_cast<size_t>(e)])]++);
+    for (int e = model.row_start[static_cast<size_t>(r)];
+         e < model.row_start[static_cast<size_t>(r) + 1]; ++e) {
+      const auto slot =
+          static_cast<size_t>(next[static_cast<size_t>(model.index[static_cast<size_t>(e)])]++);
       row[slot] = r;
       value[slot] = model.value[static_cast<size_t>(e)];
     }
@@ -120,8 +127,9 @@ void load(Cbc_Model* cbc, const SparseModel& model) {
   const RowBlock bounds(model, 0);
   std::vector<double> upper(model.upper);
   for (double& bound : upper) bound = RowBlock::bounded(bound);
-  Cbc_loadProblem(cbc, model.numColumns(), model.numRows(), start.data(), row.data(), value.data(), model.lower.data(),
-                  upper.data(), model.cost.data(), bounds.lower.data(), bounds.upper.data());
+  Cbc_loadProblem(cbc, model.numColumns(), model.numRows(), start.data(), row.data(), value.data(),
+                  model.lower.data(), upper.data(), model.cost.data(), bounds.lower.data(),
+                  bounds.upper.data());
   for (int c = 0; c < model.numColumns(); ++c) {
     if (model.integer[static_cast<size_t>(c)]) Cbc_setInteger(cbc, c);
   }
@@ -146,7 +154,9 @@ MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
   MipResult result;
   result.status = lp.status;
   result.objective = lp.objective;
-  result.bound = lp.status == SolverStatus::kInfeasible ? kInfinity : lp.status == SolverStatus::kOptimal ? lp.objective : -kInfinity;
+  result.bound = lp.status == SolverStatus::kInfeasible ? kInfinity
+                 : lp.status == SolverStatus::kOptimal  ? lp.objective
+                                                        : -kInfinity;
   result.x = std::move(lp.x);
   return result;
 }
@@ -156,7 +166,8 @@ struct Settings {
   bool cuts = true;
 };
 
-MipResult branchAndCut(const SparseModel& model, const MipOptions& options, const Settings& settings, double seconds) {
+MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
+                       const Settings& settings, double seconds) {
   const CbcHandle cbc(Cbc_newModel());
   load(cbc.get(), model);
   Cbc_setLogLevel(cbc.get(), 0);
@@ -187,17 +198,24 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options, cons
 
 }  // namespace
 
-std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) { return std::make_unique<ClpLp>(model); }
+std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) {
+  return std::make_unique<ClpLp>(model);
+}
 
 MipResult solveMip(const SparseModel& model, const MipOptions& options) {
-  const bool any_integer = std::find(model.integer.begin(), model.integer.end(), 1) != model.integer.end();
+  const bool any_integer =
+      std::find(model.integer.begin(), model.integer.end(), 1) != model.integer.end();
   if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
   const bool small = model.numColumns() <= kMostColumnsWithoutPreprocessing;
   // Where one way crashes another mostly does not.
   const Deadline deadline(options.time_limit_seconds);
-  for (const Settings settings : {Settings{.preprocess = !small}, {.preprocess = small}, {.preprocess = false, .cuts = false}}) {
+  for (const Settings settings : {Settings{.preprocess = !small},
+                                  {.preprocess = small},
+                                  {.preprocess = false, .cuts = false}}) {
     const double seconds = std::max(deadline.left(), kLeastSeconds);
-    if (auto result = solveInChild(seconds, [&] { return branchAndCut(model, options, settings, seconds); })) return *result;
+    if (auto result =
+            solveInChild(seconds, [&] { return branchAndCut(model, options, settings, seconds); }))
+      return *result;
     if (deadline.over()) break;
   }
   return MipResult{};

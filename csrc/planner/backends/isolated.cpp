@@ -94,7 +94,8 @@ std::optional<MipResult> decode(const std::string& bytes) {
 
 }  // namespace
 
-std::optional<MipResult> solveInChild(double time_limit_seconds, const std::function<MipResult()>& solve) {
+std::optional<MipResult> solveInChild(double time_limit_seconds,
+                                      const std::function<MipResult()>& solve) {
   std::array<int, 2> pipe{};
   if (pipe2(pipe.data(), O_CLOEXEC) != 0) return std::nullopt;
   const Deadline deadline(time_limit_seconds + kOverrunSeconds);

@@ -1,5 +1,5 @@
-// What the planner asks of a solver. A back end is one .cpp that implements makeLpSolver() and solveMip(); solver headers
-// appear nowhere else.
+// What the planner asks of a solver. A back end is one .cpp that implements makeLpSolver() and
+// solveMip(); solver headers appear nowhere else.
 #pragma once
 
 #include <memory>
@@ -15,31 +15,33 @@ enum class SolverStatus { kOptimal, kInfeasible, kStopped };
 struct LpResult {
   SolverStatus status = SolverStatus::kStopped;
   double objective = 0;
-  std::vector<double> x;       // by column; empty unless kOptimal
-  std::vector<double> reduced; // reduced costs, likewise
+  std::vector<double> x;        // by column; empty unless kOptimal
+  std::vector<double> reduced;  // reduced costs, likewise
 };
 
-// The continuous relaxation, kept warm between calls: rows are added, the dual simplex goes on from where it stood.
+// The continuous relaxation, kept warm between calls: rows are added, the dual simplex goes on from
+// where it stood.
 class LpSolver {
  public:
   virtual ~LpSolver() = default;
   virtual LpResult solve(double time_limit_seconds) = 0;
-  virtual void addRows(const SparseModel& model, int first_row) = 0;  // rows first_row ... of the model
+  virtual void addRows(const SparseModel& model,
+                       int first_row) = 0;  // rows first_row ... of the model
 };
 
 struct MipOptions {
   double time_limit_seconds = 10;
-  double relative_gap = 1e-4;    // may stop at (value - bound) <= gap * |value|
-  double absolute_gap = 0;       // likewise, in the objective's unit
+  double relative_gap = 1e-4;  // may stop at (value - bound) <= gap * |value|
+  double absolute_gap = 0;     // likewise, in the objective's unit
   int threads = 1;
   std::vector<double> start = {};  // a feasible point, by column; may be empty
 };
 
 struct MipResult {
   SolverStatus status = SolverStatus::kStopped;
-  double objective = 0;    // of x
+  double objective = 0;  // of x
   double bound = -kInfinity;
-  std::vector<double> x;   // best solution found; empty where none
+  std::vector<double> x;  // best solution found; empty where none
 };
 
 std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model);

@@ -33,7 +33,8 @@ Json toJson(const SolveOptions& options) {
                {"minimize", toString(options.minimize)},
                {"time_limit_seconds", options.time_limit_seconds},
                {"threads", options.threads}};
-  if (options.runtime_budget_seconds) json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
+  if (options.runtime_budget_seconds)
+    json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
   return json;
 }
 
@@ -60,7 +61,8 @@ SolveOptions readOptions(const Json& json) {
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
   options.threads = static_cast<int>(in.integer("threads", 1, 1 << 16));
-  if (in.find("runtime_budget_seconds") != nullptr) options.runtime_budget_seconds = in.number("runtime_budget_seconds");
+  if (in.find("runtime_budget_seconds") != nullptr)
+    options.runtime_budget_seconds = in.number("runtime_budget_seconds");
   in.finish();
   return options;
 }
@@ -70,7 +72,8 @@ SolveOptions readOptions(const Json& json) {
 std::string encodeFrame(FrameKind kind, std::string_view payload) {
   std::string frame(kMagic);
   frame.push_back(static_cast<char>(kind));
-  for (size_t i = 0; i < kLengthBytes; ++i) frame.push_back(static_cast<char>((payload.size() >> (8 * i)) & 0xff));
+  for (size_t i = 0; i < kLengthBytes; ++i)
+    frame.push_back(static_cast<char>((payload.size() >> (8 * i)) & 0xff));
   frame.append(payload);
   return frame;
 }
@@ -82,18 +85,23 @@ std::optional<Frame> FrameReader::next() {
   if (buffer_.size() < kHeaderBytes) return std::nullopt;
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= static_cast<uint64_t>(static_cast<unsigned char>(buffer_[kMagic.size() + 1 + i])) << (8 * i);
+    length |= static_cast<uint64_t>(static_cast<unsigned char>(buffer_[kMagic.size() + 1 + i]))
+              << (8 * i);
   }
-  POET_CHECK_AS(FormatError, length <= kLongestPayload, "solver stream: a frame of ", length, " bytes");
+  POET_CHECK_AS(FormatError, length <= kLongestPayload, "solver stream: a frame of ", length,
+                " bytes");
   if (buffer_.size() - kHeaderBytes < length) return std::nullopt;
-  Frame frame{.kind = static_cast<FrameKind>(buffer_[kMagic.size()]), .payload = buffer_.substr(kHeaderBytes, length)};
+  Frame frame{.kind = static_cast<FrameKind>(buffer_[kMagic.size()]),
+              .payload = buffer_.substr(kHeaderBytes, length)};
   buffer_.erase(0, kHeaderBytes + length);
   return frame;
 }
 
 // The graph goes as its own document, in a string: one reader, one set of checks.
-std::string encodeRequest(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options) {
-  const Json json = {{"graph", graph.toJson()}, {"profile", toJson(profile)}, {"options", toJson(options)}};
+std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
+                          const SolveOptions& options) {
+  const Json json = {
+      {"graph", graph.toJson()}, {"profile", toJson(profile)}, {"options", toJson(options)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

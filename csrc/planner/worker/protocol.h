@@ -1,4 +1,5 @@
-// What a parent and its poet-solver say to each other over one socket: frames of a kind, a length and a payload.
+// What a parent and its poet-solver say to each other over one socket: frames of a kind, a length
+// and a payload.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct Frame {
 // "POET", the kind, and the payload's length in 8 bytes, least significant first.
 std::string encodeFrame(FrameKind kind, std::string_view payload);
 
-// Cuts a stream of bytes into frames. Memory grows with what arrived, never with what a header announces.
+// Cuts a stream of bytes into frames. Memory grows with what arrived, never with what a header
+// announces.
 class FrameReader {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
@@ -44,7 +46,8 @@ struct Request {
   SolveOptions options;
 };
 
-std::string encodeRequest(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options);
+std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
+                          const SolveOptions& options);
 Request decodeRequest(std::string_view text);  // throws FormatError
 
 }  // namespace poet::planner

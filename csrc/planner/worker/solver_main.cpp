@@ -36,13 +36,20 @@ Arguments parse(int argc, char** argv) {
       std::exit(name == "--help" ? 0 : 2);
     }
     const char* value = argv[i + 1];
-    if (name == "--graph") arguments.graph = value;
-    else if (name == "--out") arguments.out = value;
-    else if (name == "--ram-budget") arguments.options.ram_budget_bytes = std::atoll(value);
-    else if (name == "--runtime-budget") arguments.options.runtime_budget_seconds = std::atof(value);
-    else if (name == "--minimize") arguments.options.minimize = poet::objectiveFromString(value);
-    else if (name == "--time-limit") arguments.options.time_limit_seconds = std::atof(value);
-    else if (name == "--threads") arguments.options.threads = std::atoi(value);
+    if (name == "--graph")
+      arguments.graph = value;
+    else if (name == "--out")
+      arguments.out = value;
+    else if (name == "--ram-budget")
+      arguments.options.ram_budget_bytes = std::atoll(value);
+    else if (name == "--runtime-budget")
+      arguments.options.runtime_budget_seconds = std::atof(value);
+    else if (name == "--minimize")
+      arguments.options.minimize = poet::objectiveFromString(value);
+    else if (name == "--time-limit")
+      arguments.options.time_limit_seconds = std::atof(value);
+    else if (name == "--threads")
+      arguments.options.threads = std::atoi(value);
     else {
       std::fprintf(stderr, "poet-solver: unknown option %s\n%s", name.c_str(), kHelp);
       std::exit(2);
@@ -62,15 +69,19 @@ int main(int argc, char** argv) try {
   const poet::Graph graph = poet::Graph::load(arguments.graph);
   const poet::DeviceProfile profile = poet::hostProfile();
   const double plain = graph.plainSeconds();
-  const poet::Schedule s = poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
-    std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n", 100 * (found.makespan_seconds / plain - 1),
-                static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
-    std::fflush(stdout);
-  });
-  std::printf("%s  peak %lld B  +%.3f %%  gap %.3f %% (%s)  %.1f s  %s\n", std::string(toString(s.status)).c_str(),
-              static_cast<long long>(s.peak_bytes), s.hasPlan() ? 100 * (s.makespan_seconds / plain - 1) : 0.0,
-              100 * s.gap.value_or(1), s.bound_scope.c_str(), s.solve_seconds, s.message.c_str());
-  if (s.least_ram_budget) std::printf("least budget %lld B\n", static_cast<long long>(*s.least_ram_budget));
+  const poet::Schedule s =
+      poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
+        std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n",
+                    100 * (found.makespan_seconds / plain - 1),
+                    static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
+        std::fflush(stdout);
+      });
+  std::printf("%s  peak %lld B  +%.3f %%  gap %.3f %% (%s)  %.1f s  %s\n",
+              std::string(toString(s.status)).c_str(), static_cast<long long>(s.peak_bytes),
+              s.hasPlan() ? 100 * (s.makespan_seconds / plain - 1) : 0.0, 100 * s.gap.value_or(1),
+              s.bound_scope.c_str(), s.solve_seconds, s.message.c_str());
+  if (s.least_ram_budget)
+    std::printf("least budget %lld B\n", static_cast<long long>(*s.least_ram_budget));
   if (!arguments.out.empty()) s.save(arguments.out);
   return 0;
 } catch (const std::exception& error) {

@@ -40,7 +40,8 @@ class SpawnArguments {
   explicit SpawnArguments(int child_socket) {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);  // CBC chatters
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY,
+                                     0);  // CBC chatters
     posix_spawn_file_actions_adddup2(&actions, child_socket, kChildSocket);
     posix_spawnattr_init(&attributes);
     sigset_t signals;
@@ -61,17 +62,20 @@ class SpawnArguments {
   posix_spawnattr_t attributes;
 };
 
-// Moves a descriptor out of the range that the child uses, so that dup2 always makes a new one there.
+// Moves a descriptor out of the range that the child uses, so that dup2 always makes a new one
+// there.
 int movedUp(int descriptor) {
   const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, kLeastPrivateDescriptor);
   close(descriptor);
-  POET_CHECK_AS(Error, moved >= 0, "poet-solver: no descriptor for its socket: ", std::strerror(errno));
+  POET_CHECK_AS(Error, moved >= 0,
+                "poet-solver: no descriptor for its socket: ", std::strerror(errno));
   return moved;
 }
 
 std::string describeExit(int status) {
   if (WIFSIGNALED(status)) {
-    return detail::message("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    return detail::message("was ended by signal ", WTERMSIG(status), " (",
+                           strsignal(WTERMSIG(status)), ")");
   }
   return detail::message("exited with code ", WEXITSTATUS(status));
 }
@@ -97,11 +101,13 @@ WorkerProcess::WorkerProcess(const std::string& path) {
 
 void WorkerProcess::spawn(const std::string& path, int child_socket) {
   const SpawnArguments arguments(child_socket);
-  std::string name = path, mode = "--worker", socket = std::to_string(kChildSocket), parent = std::to_string(getpid());
+  std::string name = path, mode = "--worker", socket = std::to_string(kChildSocket),
+              parent = std::to_string(getpid());
   std::array<char*, 5> argv = {name.data(), mode.data(), socket.data(), parent.data(), nullptr};
-  const int failure =
-      posix_spawn(&pid_, path.c_str(), &arguments.actions, &arguments.attributes, argv.data(), environ);
-  POET_CHECK(failure == 0, "the solver \"", path, "\" could not be started: ", std::strerror(failure),
+  const int failure = posix_spawn(&pid_, path.c_str(), &arguments.actions, &arguments.attributes,
+                                  argv.data(), environ);
+  POET_CHECK(failure == 0, "the solver \"", path,
+             "\" could not be started: ", std::strerror(failure),
              ". It is installed beside poet's libraries; was the installation moved or cut short?");
 }
 
@@ -170,9 +176,11 @@ class Conversation {
   }
 
   void sendMore() {
-    const ssize_t n = send(worker_.socket(), unsent_.data() + sent_, unsent_.size() - sent_, MSG_NOSIGNAL);
+    const ssize_t n =
+        send(worker_.socket(), unsent_.data() + sent_, unsent_.size() - sent_, MSG_NOSIGNAL);
     if (n > 0) sent_ += static_cast<size_t>(n);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) sent_ = unsent_.size();  // it is gone: receive() will notice
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+      sent_ = unsent_.size();  // it is gone: receive() will notice
   }
 
   void receive() {
@@ -194,13 +202,17 @@ class Conversation {
 
   void take(const Frame& frame) {
     switch (frame.kind) {
-      case FrameKind::kIncumbent: best_ = checked(frame.payload); return;
+      case FrameKind::kIncumbent:
+        best_ = checked(frame.payload);
+        return;
       case FrameKind::kResult:
         result_ = checked(frame.payload);
         ended_ = true;
         return;
-      case FrameKind::kError: return fail(detail::message("the solver process failed: ", frame.payload));
-      case FrameKind::kRequest: break;
+      case FrameKind::kError:
+        return fail(detail::message("the solver process failed: ", frame.payload));
+      case FrameKind::kRequest:
+        break;
     }
     throw FormatError(detail::message("a frame of kind ", static_cast<int>(frame.kind)));
   }
@@ -212,9 +224,10 @@ class Conversation {
     schedule.checkAgainst(graph_);
     const int64_t claimed = schedule.peak_bytes;
     finalize(graph_, profile_, schedule);
-    POET_CHECK_AS(FormatError, schedule.peak_bytes == claimed && claimed <= options_.ram_budget_bytes,
-                  "a plan with a peak of ", schedule.peak_bytes, " bytes, announced as ", claimed, ", for a budget of ",
-                  options_.ram_budget_bytes);
+    POET_CHECK_AS(FormatError,
+                  schedule.peak_bytes == claimed && claimed <= options_.ram_budget_bytes,
+                  "a plan with a peak of ", schedule.peak_bytes, " bytes, announced as ", claimed,
+                  ", for a budget of ", options_.ram_budget_bytes);
     return schedule;
   }
 
@@ -232,7 +245,8 @@ class Conversation {
   Schedule bestSoFar(const std::string& why) {
     worker_.end();
     Schedule schedule = best_ ? std::move(*best_) : emptySchedule(graph_, options_);
-    schedule.message = detail::message(why, best_ ? "; this is the best plan found until then" : "; no plan was found");
+    schedule.message = detail::message(
+        why, best_ ? "; this is the best plan found until then" : "; no plan was found");
     schedule.solve_seconds = now() - start_;
     return schedule;
   }
@@ -252,8 +266,9 @@ class Conversation {
 
 }  // namespace
 
-Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-                              const std::string& worker_path, const std::function<bool()>& should_stop,
+Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile,
+                              const SolveOptions& options, const std::string& worker_path,
+                              const std::function<bool()>& should_stop,
                               const std::function<void(pid_t)>& on_started) {
   checkOptions(options);
   Conversation conversation(graph, profile, options, worker_path);
@@ -265,8 +280,9 @@ Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile, 
 
 namespace poet {
 
-Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-                       const std::string& worker_path, const std::function<bool()>& should_stop) {
+Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options, const std::string& worker_path,
+                       const std::function<bool()>& should_stop) {
   return planner::solveInWorkerProcess(graph, profile, options, worker_path, should_stop, {});
 }
 

@@ -13,7 +13,8 @@ namespace poet::planner {
 // Past its time limit the worker gets this long to hand in its result before it is killed.
 inline constexpr double kGraceSeconds = 0.75;
 
-// Owns a child process: killed and reaped when it goes out of scope. Not copyable; one thread at a time.
+// Owns a child process: killed and reaped when it goes out of scope. Not copyable; one thread at a
+// time.
 class WorkerProcess {
  public:
   // Throws ArgumentError where `path` cannot be started, Error where the system has no room for it.
@@ -24,7 +25,8 @@ class WorkerProcess {
 
   pid_t pid() const { return pid_; }
   int socket() const { return socket_; }
-  // Kills it if it still runs, reaps it, and says how it ended: "exited with code 1", "was ended by signal 9 (Killed)".
+  // Kills it if it still runs, reaps it, and says how it ended: "exited with code 1", "was ended by
+  // signal 9 (Killed)".
   std::string end();
 
  private:
@@ -36,8 +38,9 @@ class WorkerProcess {
 };
 
 // solveInWorker, and says which process it is as soon as that runs (tests kill it).
-Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-                              const std::string& worker_path, const std::function<bool()>& should_stop,
+Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile,
+                              const SolveOptions& options, const std::string& worker_path,
+                              const std::function<bool()>& should_stop,
                               const std::function<void(pid_t)>& on_started);
 
 }  // namespace poet::planner

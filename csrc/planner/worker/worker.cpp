@@ -28,11 +28,12 @@ void dieWith(pid_t parent) {
   if (getppid() != parent) _exit(EXIT_FAILURE);  // it died before the line above
 }
 
-// A solver that runs away must not take the machine's memory from the training process. Sanitizers reserve terabytes of
-// address space, so they go without.
+// A solver that runs away must not take the machine's memory from the training process. Sanitizers
+// reserve terabytes of address space, so they go without.
 void limitMemory() {
 #if !defined(__SANITIZE_ADDRESS__)
-  const auto physical = static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  const auto physical =
+      static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0) {
     limit.rlim_cur = std::min(limit.rlim_max, std::max(physical, kLeastAddressSpace));

@@ -1,9 +1,10 @@
 // The truth for small graphs: Dijkstra over (next op, resident values, kept generator states).
 //
-// It allows everything that Note [Semantics of a schedule] allows: first executions in traced order; any recipe replayed
-// again whenever its inputs are resident in the versions that its ops first read, any number of times, in any order; a
-// value freed at any time after its last write. It shares nothing with the planner but the recipe table's chains: versions
-// and lifetimes are read from the graph.
+// It allows everything that Note [Semantics of a schedule] allows: first executions in traced
+// order; any recipe replayed again whenever its inputs are resident in the versions that its ops
+// first read, any number of times, in any order; a value freed at any time after its last write. It
+// shares nothing with the planner but the recipe table's chains: versions and lifetimes are read
+// from the graph.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,14 @@
 
 namespace poet::testing {
 
-// Least seconds of replays within the budget; nullopt where no schedule keeps it. At most 20 values with recipes.
-std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile, int64_t budget_bytes);
+// Least seconds of replays within the budget; nullopt where no schedule keeps it. At most 20 values
+// with recipes.
+std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile,
+                                              int64_t budget_bytes);
 
-// Least budget for which replays take at most `limit` seconds (no limit: any). Nullopt where even plain memory will not do.
-std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile, std::optional<double> limit);
+// Least budget for which replays take at most `limit` seconds (no limit: any). Nullopt where even
+// plain memory will not do.
+std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile,
+                                      std::optional<double> limit);
 
 }  // namespace poet::testing

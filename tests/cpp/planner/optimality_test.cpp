@@ -31,7 +31,8 @@ DeviceProfile testProfile() {
 }
 
 // What must hold of every schedule that solve() returns.
-void checkSchedule(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options, const Schedule& schedule) {
+void checkSchedule(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+                   const Schedule& schedule) {
   if (!schedule.hasPlan()) {
     EXPECT_FALSE(schedule.gap.has_value());
     EXPECT_TRUE(schedule.before.empty());
@@ -40,7 +41,8 @@ void checkSchedule(const Graph& graph, const DeviceProfile& profile, const Solve
   const SimulationResult simulated = simulate(graph, schedule, profile);
   EXPECT_EQ(schedule.peak_bytes, simulated.peak_bytes);
   EXPECT_EQ(schedule.believed_peak_bytes, simulated.peak_bytes);
-  EXPECT_NEAR(schedule.believed_seconds, simulated.makespan_seconds, 1e-9 * simulated.makespan_seconds);
+  EXPECT_NEAR(schedule.believed_seconds, simulated.makespan_seconds,
+              1e-9 * simulated.makespan_seconds);
   EXPECT_LE(simulated.peak_bytes, options.ram_budget_bytes);
   if (options.runtime_budget_seconds) {
     EXPECT_LE(simulated.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
@@ -55,10 +57,12 @@ void checkSchedule(const Graph& graph, const DeviceProfile& profile, const Solve
 }
 
 struct Case {
-  explicit Case(uint64_t seed) : graph(randomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
+  explicit Case(uint64_t seed)
+      : graph(randomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
     plain = simulatePlain(graph, profile);
     least = exhaustivePeak(graph, profile, std::nullopt).value();
-    options.ram_budget_bytes = std::max<int64_t>(1, std::uniform_int_distribution<int64_t>(least, plain.peak_bytes)(random));
+    options.ram_budget_bytes = std::max<int64_t>(
+        1, std::uniform_int_distribution<int64_t>(least, plain.peak_bytes)(random));
     options.time_limit_seconds = 20;
   }
 
@@ -76,12 +80,14 @@ TEST(Optimality, TimeAndEnergyAgreeWithAnExhaustiveSearch) {
     SCOPED_TRACE(seed);
     Case c(static_cast<uint64_t>(seed));
     c.options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
-    if (seed % 3 == 0) c.options.runtime_budget_seconds = c.plain.makespan_seconds * (1.0 + 0.1 * (seed % 7));
+    if (seed % 3 == 0)
+      c.options.runtime_budget_seconds = c.plain.makespan_seconds * (1.0 + 0.1 * (seed % 7));
     const Schedule schedule = solve(c.graph, c.profile, c.options);
     checkSchedule(c.graph, c.profile, c.options, schedule);
     const auto truth = exhaustiveReplaySeconds(c.graph, c.profile, c.options.ram_budget_bytes);
-    const bool late = c.options.runtime_budget_seconds &&
-                      *truth + c.plain.makespan_seconds > *c.options.runtime_budget_seconds * (1 + 1e-9);
+    const bool late =
+        c.options.runtime_budget_seconds &&
+        *truth + c.plain.makespan_seconds > *c.options.runtime_budget_seconds * (1 + 1e-9);
     if (late) {
       EXPECT_FALSE(schedule.hasPlan());
       continue;
@@ -94,8 +100,8 @@ TEST(Optimality, TimeAndEnergyAgreeWithAnExhaustiveSearch) {
     }
     optimal += schedule.status == Status::kOptimal;
     if (schedule.status != Status::kOptimal) {
-      std::printf("seed %d: %s, +%g against +%g, bound %g\n", seed, std::string(toString(schedule.status)).c_str(), extra,
-                  *truth, *schedule.bound);
+      std::printf("seed %d: %s, +%g against +%g, bound %g\n", seed,
+                  std::string(toString(schedule.status)).c_str(), extra, *truth, *schedule.bound);
     }
   }
   RecordProperty("optimal", optimal);
@@ -124,8 +130,10 @@ TEST(Optimality, LeastMemoryAgreesWithAnExhaustiveSearch) {
     }
     optimal += schedule.status == Status::kOptimal;
     if (schedule.status != Status::kOptimal) {
-      std::printf("seed %d: %s, %ld against %ld, bound %g\n", seed, std::string(toString(schedule.status)).c_str(),
-                  static_cast<long>(schedule.peak_bytes), static_cast<long>(truth), *schedule.bound);
+      std::printf("seed %d: %s, %ld against %ld, bound %g\n", seed,
+                  std::string(toString(schedule.status)).c_str(),
+                  static_cast<long>(schedule.peak_bytes), static_cast<long>(truth),
+                  *schedule.bound);
     }
   }
   std::printf("%d optimal\n", optimal);
@@ -141,7 +149,8 @@ TEST(Optimality, LeastBudgetHasAPlanAndOneByteLessHasNone) {
     checkSchedule(c.graph, c.profile, c.options, none);
     EXPECT_FALSE(none.hasPlan());
     if (none.status != Status::kInfeasible) {
-      std::printf("seed %d: %s, least %ld\n", seed, std::string(toString(none.status)).c_str(), static_cast<long>(c.least));
+      std::printf("seed %d: %s, least %ld\n", seed, std::string(toString(none.status)).c_str(),
+                  static_cast<long>(c.least));
       continue;
     }
     ASSERT_TRUE(none.least_ram_budget.has_value());

@@ -1,5 +1,5 @@
-// Small random training steps for property tests: several outputs an op, in-place chains, views, workspaces, random ops,
-// parameters that change at the end, values that outlive the step.
+// Small random training steps for property tests: several outputs an op, in-place chains, views,
+// workspaces, random ops, parameters that change at the end, values that outlive the step.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,8 @@ class RandomGraph {
     return ValueId(static_cast<int64_t>(values_.size()) - 1);
   }
 
-  // Forward ops read recent values, backward ops read old ones: that is what makes training need memory.
+  // Forward ops read recent values, backward ops read old ones: that is what makes training need
+  // memory.
   ValueId pick(Phase phase) {
     const int last = static_cast<int>(values_.size()) - 1;
     if (phase == Phase::kForward && chance(0.7)) return ValueId(std::max(0, last - draw(0, 1)));
@@ -97,7 +98,8 @@ class RandomGraph {
 
   void setDeaths() {
     std::vector<int64_t> last(values_.size(), 0);
-    for (size_t v = 0; v < values_.size(); ++v) last[v] = std::max<int64_t>(0, values_[v].producer.index);
+    for (size_t v = 0; v < values_.size(); ++v)
+      last[v] = std::max<int64_t>(0, values_[v].producer.index);
     for (size_t k = 0; k < ops_.size(); ++k) {
       for (const auto* list : {&ops_[k].inputs, &ops_[k].outputs, &ops_[k].mutates}) {
         for (const ValueId v : *list) last[static_cast<size_t>(v.index)] = static_cast<int64_t>(k);
@@ -106,7 +108,8 @@ class RandomGraph {
     const auto end = static_cast<int64_t>(ops_.size());
     for (size_t v = 0; v < values_.size(); ++v) {
       const bool stays = values_[v].kind == ValueKind::kParameter || chance(0.15);
-      const int64_t late = chance(0.3) ? draw(0, 2) : 0;  // autograd lets go of a value some ops after its last use
+      const int64_t late =
+          chance(0.3) ? draw(0, 2) : 0;  // autograd lets go of a value some ops after its last use
       values_[v].death = OpId(stays ? end : std::min(end, last[v] + late));
     }
   }

@@ -1,0 +1,259 @@
+#include "planner/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "planner/annealing.h"
+#include "planner/candidates.h"
+#include "planner/greedy.h"
+#include "planner/local_search.h"
+#include "planner/lp_loop.h"
+#include "planner/program.h"
+#include "planner/program_search.h"
+#include "planner/timeline.h"
+
+namespace poet::planner {
+namespace {
+
+constexpr double kSecondsTolerance = 1e-9;
+// Greedy starts: budgets tried in turn until one has a plan, and the weight of the distance to the
+// next use.
+constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
+constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
+// Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
+// it.
+constexpr int64_t kFirstBurst = 300000;
+constexpr int64_t kBurst = 1000000;
+constexpr double kHot = 3, kCold = 0.15;
+// The program.
+constexpr int kAncestors = 12;
+constexpr int kNear = 2;
+constexpr double kRelaxationShare = 0.15;  // of the time limit
+constexpr double kWindowSeconds = 2;
+constexpr int kWindowsPerTurn = 8;
+constexpr int kMostColumnsForWholeProgram = 6000;
+constexpr double kWholeProgramShare = 0.15;
+constexpr double kWholeProgramGap = 1e-4;
+// When to stop.
+constexpr double kCloseEnough = 1e-3;  // of the plain step's seconds, to the bound
+constexpr double kLeastGain = 1e-5;    // likewise; less is no progress
+constexpr double kPatienceSeconds = 5;
+constexpr double kPatienceShare = 0.5;  // of the time spent so far
+
+class PlanSearch {
+ public:
+  PlanSearch(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+             const PlanCallback& on_better)
+      : problem_(problem),
+        goal_(goal),
+        limits_(limits),
+        on_better_(on_better),
+        deadline_(limits.time_limit_seconds) {
+    outcome_.closest.by_stage.resize(problem.stages.size());
+    outcome_.closest_peak_bytes = std::numeric_limits<int64_t>::max();
+  }
+
+  SearchOutcome run(const std::vector<ReplayPlan>& starts) {
+    for (const ReplayPlan& start : starts) consider(start);
+    greedyStarts();
+    annealOnce(kFirstBurst, kHot);
+    annealOnce(kFirstBurst, kCold);
+    while (!finished()) {
+      if (!program_ || stale_) rebuildProgram();
+      if (finished()) break;
+      solveWindows();
+      if (turn_ > 0) solveWholeProgram();
+      if (finished()) break;
+      annealOnce(kBurst, turn_ % 2 == 0 ? kHot : kCold);
+      ++turn_;
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  double replayCost(double share) const { return share * std::max(problem_.plain_seconds, 1e-12); }
+
+  bool keepsDeadline(double seconds) const {
+    return !goal_.replay_seconds_limit ||
+           seconds <= *goal_.replay_seconds_limit + kSecondsTolerance * problem_.plain_seconds;
+  }
+
+  // Takes a plan in: as the best, as the closest, or not at all.
+  void consider(const ReplayPlan& plan) {
+    const Timeline timeline = makeTimeline(problem_, plan);
+    if (!keepsDeadline(timeline.replay_seconds)) return;
+    if (timeline.peak_bytes < outcome_.closest_peak_bytes) {
+      outcome_.closest_peak_bytes = timeline.peak_bytes;
+      outcome_.closest = plan;
+      if (goal_.least_peak || !outcome_.best) progressed();
+    }
+    const bool fits = goal_.least_peak || timeline.peak_bytes <= goal_.budget_bytes;
+    const bool better =
+        !outcome_.best || (goal_.least_peak ? timeline.peak_bytes < outcome_.best_peak_bytes
+                                            : timeline.replay_seconds < outcome_.best_seconds);
+    if (!fits || !better) return;
+    if (!outcome_.best || goal_.least_peak ||
+        outcome_.best_seconds - timeline.replay_seconds > replayCost(kLeastGain))
+      progressed();
+    outcome_.best = plan;
+    outcome_.best_peak_bytes = timeline.peak_bytes;
+    outcome_.best_seconds = timeline.replay_seconds;
+    if (on_better_) on_better_(plan, outcome_.bound_seconds);
+  }
+
+  void progressed() { last_progress_ = deadline_.elapsed(); }
+
+  bool finished() const {
+    if (deadline_.over()) return true;
+    if (goal_.least_peak && outcome_.best &&
+        outcome_.best_peak_bytes <= std::max(goal_.budget_bytes, goal_.enough_bytes))
+      return true;
+    if (!outcome_.best && deadline_.elapsed() > limits_.seconds_without_plan) return true;
+    if (outcome_.best && !goal_.least_peak &&
+        outcome_.best_seconds - outcome_.bound_seconds <= replayCost(kCloseEnough))
+      return true;
+    if (turn_ < 2) return false;
+    if (!outcome_.best) return false;
+    return deadline_.elapsed() - last_progress_ >
+           std::max(kPatienceSeconds, kPatienceShare * deadline_.elapsed());
+  }
+
+  const ReplayPlan& current() const { return outcome_.best ? *outcome_.best : outcome_.closest; }
+
+  void greedyStarts() {
+    ReplayPlan plain;
+    plain.by_stage.resize(problem_.stages.size());
+    consider(plain);
+    for (const double factor : kBudgetFactors) {
+      bool any = false;
+      for (const double exponent : kDistanceExponents) {
+        if (deadline_.over()) return;
+        const auto budget = static_cast<int64_t>(static_cast<double>(goal_.budget_bytes) * factor);
+        const auto plan =
+            greedyPlan(problem_, {.budget_bytes = budget, .distance_exponent = exponent});
+        if (!plan) continue;
+        any = true;
+        consider(*plan);
+        keepAsCandidate(*plan);
+      }
+      if (any) return;
+    }
+  }
+
+  // Below its best peak so far where the peak is what counts.
+  int64_t annealingBudget() const {
+    if (!goal_.least_peak) return goal_.budget_bytes;
+    const int64_t best = outcome_.closest_peak_bytes;
+    const int64_t gap = best - goal_.budget_bytes;
+    return best - std::max<int64_t>(1, gap >> (2 + turn_ % 4));
+  }
+
+  void annealOnce(int64_t moves, double hottest) {
+    if (finished()) return;
+    const AnnealingResult result = anneal(problem_, current(),
+                                          {.budget_bytes = annealingBudget(),
+                                           .replay_seconds_limit = goal_.replay_seconds_limit,
+                                           .most_moves = moves,
+                                           .hottest = hottest,
+                                           .time_limit_seconds = deadline_.left(),
+                                           .seed = ++seed_});
+    if (result.best) {
+      consider(*result.best);
+      keepAsCandidate(*result.best);
+    } else {
+      consider(result.closest);
+      keepAsCandidate(result.closest);
+    }
+  }
+
+  void keepAsCandidate(const ReplayPlan& plan) {
+    extra_.push_back(plan);
+    stale_ = true;
+  }
+
+  void rebuildProgram() {
+    Candidates candidates = ancestorCandidates(problem_, kAncestors, kNear);
+    for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
+    include(problem_, current(), candidates);
+    search_.reset();
+    program_ =
+        std::make_unique<Program>(problem_, candidates,
+                                  ProgramOptions{.budget_bytes = goal_.budget_bytes,
+                                                 .replay_seconds_limit = goal_.replay_seconds_limit,
+                                                 .replay_weight = 1});
+    relaxation_ =
+        relax(*program_, {.time_limit_seconds = std::min(
+                              deadline_.left(), kRelaxationShare * limits_.time_limit_seconds)});
+    if (relaxation_.has_bound && !goal_.least_peak) {
+      outcome_.bound_seconds = std::max(0.0, relaxation_.objective / costPerSecond(problem_));
+    }
+    search_ = std::make_unique<LocalSearch>(
+        *program_, relaxation_,
+        LocalSearchOptions{
+            .window_seconds = kWindowSeconds, .threads = limits_.threads, .seed = seed_});
+    stale_ = false;
+    whole_tried_ = false;
+  }
+
+  void solveWindows() {
+    auto point = program_->pointOf(current());
+    if (!point) {
+      stale_ = true;
+      return;
+    }
+    search_->moveTo(std::move(*point));
+    for (int i = 0; i < kWindowsPerTurn && !deadline_.over(); ++i) {
+      if (!search_->improveOnce(deadline_.left())) continue;
+      ReplayPlan plan = program_->planOf(search_->point());
+      dropUselessReplays(problem_, plan);
+      consider(plan);
+    }
+  }
+
+  // Small programs: once for each that was built.
+  void solveWholeProgram() {
+    if (whole_tried_ || finished() || goal_.least_peak || !outcome_.best) return;
+    if (program_->numColumns() > kMostColumnsForWholeProgram) return;
+    whole_tried_ = true;
+    const ReplayPlan start = current();
+    const SearchResult result =
+        searchProgram(*program_, relaxation_,
+                      {.time_limit_seconds = std::min(
+                           deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
+                       .relative_gap = kWholeProgramGap,
+                       .threads = limits_.threads,
+                       .start = &start});
+    if (result.status == SolverStatus::kInfeasible) return;
+    outcome_.bound_seconds =
+        std::max(outcome_.bound_seconds,
+                 std::min(result.bound / costPerSecond(problem_), outcome_.best_seconds));
+    if (result.plan) consider(*result.plan);
+  }
+
+  const Problem& problem_;
+  const SearchGoal& goal_;
+  const SearchLimits& limits_;
+  const PlanCallback& on_better_;
+  const Deadline deadline_;
+  SearchOutcome outcome_;
+  std::vector<ReplayPlan> extra_;  // plans whose replays are candidates
+  std::unique_ptr<Program> program_;
+  Relaxation relaxation_;
+  std::unique_ptr<LocalSearch> search_;
+  bool stale_ = true;  // extra_ has grown since the program was built
+  bool whole_tried_ = false;
+  uint64_t seed_ = 0;
+  int turn_ = 0;
+  double last_progress_ = 0;
+};
+
+}  // namespace
+
+SearchOutcome searchPlan(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+                         const std::vector<ReplayPlan>& starts, const PlanCallback& on_better) {
+  return PlanSearch(problem, goal, limits, on_better).run(starts);
+}
+
+}  // namespace poet::planner

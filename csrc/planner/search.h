@@ -1,0 +1,47 @@
+// Large steps: greedy start, annealing, and windows of the program solved exactly, in turns while
+// they pay.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "planner/clock.h"
+#include "planner/problem.h"
+#include "planner/replay_plan.h"
+
+namespace poet::planner {
+
+struct SearchGoal {
+  int64_t budget_bytes = 0;
+  std::optional<double> replay_seconds_limit;
+  // Least peak instead of least seconds: the budget is then the floor that no plan can go below,
+  // and a peak of enough_bytes ends the search.
+  bool least_peak = false;
+  int64_t enough_bytes = 0;
+};
+
+struct SearchOutcome {
+  std::optional<ReplayPlan> best;  // keeps the budget (least_peak: the deadline)
+  int64_t best_peak_bytes = 0;
+  double best_seconds = 0;  // its replays
+  ReplayPlan closest;  // least peak seen within the deadline, whether it keeps the budget or not
+  int64_t closest_peak_bytes = 0;
+  double bound_seconds = 0;  // lower bound over the candidates of the program, on replays
+};
+
+struct SearchLimits {
+  double time_limit_seconds = 60;
+  // Gives up after this long without any plan that keeps the budget.
+  double seconds_without_plan = 60;
+  int threads = 1;
+};
+
+// Hears of every better plan.
+using PlanCallback = std::function<void(const ReplayPlan&, double bound_seconds)>;
+
+SearchOutcome searchPlan(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+                         const std::vector<ReplayPlan>& starts, const PlanCallback& on_better);
+
+}  // namespace poet::planner
