@@ -7,6 +7,7 @@
 #include "planner/clock.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
+#include "planner/state_search.h"
 #include "planner/timeline.h"
 
 namespace poet::planner {
@@ -53,11 +54,26 @@ class LeastSeconds {
     offer(bound.plan);
     for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
+      if (rounds == 1 && !result_.proven) searchAllStates();
+      if (result_.infeasible) break;
     }
     return std::move(result_);
   }
 
  private:
+  void searchAllStates() {
+    const double most = options_.replay_seconds_limit.value_or(kInfinity);
+    const StateSearchResult all = searchStates(
+        problem_, budget_, std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
+    if (!all.complete) return;
+    if (!all.plan) {
+      result_.infeasible = !result_.plan;
+      return;
+    }
+    result_.bound_seconds = makeTimeline(problem_, *all.plan).replay_seconds;
+    offer(all.plan);
+  }
+
   SearchResult solve(bool relaxed, int rounds) {
     const Program program(problem_, allCandidates(problem_, rounds),
                           {.budget_bytes = budget_,
@@ -108,11 +124,25 @@ class LeastPeak {
     offer(bound.plan);
     for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
+      if (rounds == 1 && !result_.proven) searchAllStates();
     }
     return std::move(result_);
   }
 
  private:
+  // Is there a plan below the best peak? Until there is none.
+  void searchAllStates() {
+    const double most = options_.replay_seconds_limit.value_or(kInfinity);
+    while (result_.plan && !result_.proven) {
+      const StateSearchResult all =
+          searchStates(problem_, result_.peak_bytes - 1,
+                       std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
+      if (!all.complete) return;
+      if (!all.plan) result_.bound_bytes = result_.peak_bytes;
+      offer(all.plan ? all.plan : result_.plan);
+    }
+  }
+
   SearchResult solve(bool relaxed, int rounds) {
     const Program program(problem_, allCandidates(problem_, rounds),
                           {.budget_bytes = std::max<int64_t>(1, problem_.floor_bytes),

@@ -193,6 +193,12 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
     result.objective = Cbc_getObjValue(cbc.get());
   }
   result.bound = Cbc_getBestPossibleObjValue(cbc.get());
+  // With a proof CBC does not always write its bound.
+  if (result.status == SolverStatus::kOptimal && !result.x.empty()) {
+    const double gap =
+        std::max(options.absolute_gap, options.relative_gap * std::abs(result.objective));
+    result.bound = std::max(result.bound, result.objective - gap);
+  }
   return result;
 }
 
