@@ -31,7 +31,7 @@ def draw_curves(axes: Any, curves: dict[str, list[tuple[float, int]]], fixed: in
         if form == "poet":
             axes.fill_between(times, held, step="post", color=COLOURS[form], alpha=0.1, lw=0)
     label = f"{fixed / MIB:.0f} MiB: parameters, gradients, AdamW's state and temporaries"
-    axes.axhline(fixed, color="#333", lw=1, ls=(0, (1, 2)), label=label)
+    axes.axhline(fixed / MIB, color="#333", lw=1, ls=(0, (1, 2)), label=label)
     axes.set_xlabel("time since the step began, ms")
     axes.set_ylabel("resident, MiB")
     axes.set_xlim(left=0)

@@ -120,6 +120,11 @@ def steps_of(memory: list[tuple[int, int]], marks: list[tuple[int, int]]) -> lis
     return steps
 
 
+def typical(steps: list[StepMemory]) -> StepMemory:
+    """The step whose duration is the median one: what it shows of time is nobody's disturbance."""
+    return sorted(steps, key=lambda step: step.curve[-1][0])[len(steps) // 2]
+
+
 def thinned(curve: list[tuple[float, int]], points: int = 400) -> list[tuple[float, int]]:
     """A curve with two samples at most in each of `points` equal spans: highest and last."""
     if not curve:
@@ -180,7 +185,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.form == "poet":
         record["poet"] = poet_record(step, options.budget)
     if options.curve and late:
-        record["curve"] = thinned(late[-1].curve)
+        record["curve"] = thinned(typical(late).curve)
     return record
 
 
@@ -256,7 +261,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="bytes; for --form poet")
     parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
     parser.add_argument("--no-optimizer", action="store_true", help="forward and backward only")
-    parser.add_argument("--curve", action="store_true", help="also the last step's memory by time")
+    parser.add_argument("--curve", action="store_true", help="also one step's memory by time")
     parser.add_argument("--digests", action="store_true", help="also digests of the whole state")
     parser.add_argument("--snapshot", type=int, help="a step after which digests are taken as well")
     options = parser.parse_args()

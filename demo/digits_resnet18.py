@@ -78,9 +78,7 @@ def run_poet(
     The budget is the one at slack 0.35, well below what checkpointing needs. Should the planner
     have no plan for that, checkpointing's own peak is the budget.
     """
-    from steps import budget_at  # noqa: PLC0415  torch comes with it
-
-    low = budget_at(SLACK, plain["fixed_bytes"], plain["peak_bytes"])
+    low = plain["slack_budget_bytes"]
     why = f"slack {SLACK} between what cannot go away and the plain peak"
     record = run("poet", options, budget=low)
     if record["poet"]["followed_steps"] == 0:
@@ -128,8 +126,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     from tqdm import tqdm  # noqa: PLC0415
 
     from _state import digests  # noqa: PLC0415
-    from meter import Meter, poet_record, thinned  # noqa: PLC0415
-    from steps import Training, fixed_bytes  # noqa: PLC0415
+    from meter import Meter, poet_record, thinned, typical  # noqa: PLC0415
+    from steps import Training, budget_at, fixed_bytes  # noqa: PLC0415
 
     torch.set_num_threads(options.threads)
     digits = _digits.load()
@@ -159,12 +157,13 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
                 bar.update()
     counted = planned if options.form == "poet" else list(range(1, options.steps))
     late = [meter.steps[index] for index in counted]
+    fixed = fixed_bytes(training)
     record: dict[str, Any] = {
         "form": options.form,
         "peak_bytes": max((step_memory.peak_bytes for step_memory in late), default=None),
         "step_seconds": statistics.median(seconds[i] for i in counted) if counted else None,
-        "fixed_bytes": fixed_bytes(training),
-        "curve": thinned(late[-1].curve) if late else [],
+        "fixed_bytes": fixed,
+        "curve": thinned(typical(late).curve) if late else [],
         "digests": digests(training.state(), losses),
         "batch_norm_updates": {
             name: int(buffer)
@@ -175,6 +174,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     }
     if options.form == "poet":
         record["poet"] = poet_record(step, options.budget)
+    if options.form == "plain":
+        record["slack_budget_bytes"] = budget_at(SLACK, fixed, record["peak_bytes"])
     return record
 
 

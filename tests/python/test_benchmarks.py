@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+import _data
 import _state
+import draw
 import exactness
 import meter
 import resnet18_checkpoint
@@ -116,6 +118,11 @@ def test_a_thinned_curve_keeps_its_highest_and_its_last_sample() -> None:
     assert kept[-1] == curve[-1]
     assert kept == sorted(kept)
     assert set(kept) <= set(curve)
+
+
+def test_the_step_that_is_drawn_is_the_one_of_median_duration() -> None:
+    late = [meter.StepMemory(0, n, [(0.0, 0), (t, 0)]) for n, t in enumerate([0.9, 0.2, 0.3])]
+    assert meter.typical(late).peak_bytes == 2
 
 
 def test_a_failed_measurement_says_what_failed() -> None:
@@ -225,6 +232,23 @@ def test_every_bound_has_a_script_that_gives_its_value() -> None:
     _, bounds = load(BOUNDS_FILE)
     of_scripts = {bound.id for bound in bounds if "resnet18" in bound.id}
     assert of_scripts == given
+
+
+def test_the_committed_data_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw, "FIGURES", tmp_path)
+    draw.main()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "memory_in_a_step.png",
+        "peak_and_time.png",
+    ]
+
+
+def test_data_survive_being_written_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_data, "DATA", tmp_path)
+    _data.save("x", {"a": 1, "rows": [{"b": 0.123456789, "c": None}], "curve": [(0.5, 7)]})
+    assert _data.load("x") == {"a": 1, "rows": [{"b": 0.123457, "c": None}], "curve": [[0.5, 7]]}
 
 
 def test_equal_bits_count_for_nothing_without_a_plan() -> None:
