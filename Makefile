@@ -134,6 +134,8 @@ report: build  ## write README's figures from benchmarks/bounds.toml
 nightly: test verify  ## what is too long for CI
 	$(SAY) "long Python tests"
 	@$(BIN)/python -m pytest -q -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(SAY) "damaged files, ten minutes"
+	@$(BUILD)/tests/cpp/fuzz/fuzz_readers 600
 	@$(MAKE) --no-print-directory lint TIDY=1
 	@$(MAKE) --no-print-directory bench
 
