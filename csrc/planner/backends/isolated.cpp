@@ -88,7 +88,10 @@ std::optional<MipResult> decode(const std::string& bytes) {
   result.objective = header.objective;
   result.bound = header.bound;
   result.x.resize(header.columns);
-  std::memcpy(result.x.data(), bytes.data() + sizeof header, header.columns * sizeof(double));
+  // An empty vector's data() may be null, which memcpy does not take.
+  if (header.columns > 0) {
+    std::memcpy(result.x.data(), bytes.data() + sizeof header, header.columns * sizeof(double));
+  }
   return result;
 }
 
