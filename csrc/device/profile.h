@@ -9,9 +9,19 @@
 
 namespace poet {
 
+// What a step does that costs energy.
+struct Usage {
+  double busy_seconds = 0;      // ops, first runs and replays
+  double makespan_seconds = 0;  // from the start of the step to its end
+  double store_seconds = 0;     // transfers; with several channels they may overlap and add up
+  int64_t wake_ups = 0;         // see DeviceProfile::wake_joules
+};
+
 // Powers in watts. Energy of a step = compute_watts * busy seconds
-//   + (idle_watts + memory_watts) * makespan
-//   (+ store_watts while a store is in use; no store before paging exists).
+//   + (idle_watts + memory_watts) * makespan + store_watts * store seconds + wake_joules *
+//   wake-ups.
+// Source of the terms: POET (Patil et al., ICML 2022) section 4 for ops and transfers; idle power,
+// memory power and wake-ups are poet's own.
 struct POET_API DeviceProfile {
   std::string name;
   double compute_watts = 0;
@@ -25,16 +35,36 @@ struct POET_API DeviceProfile {
   // Bytes that must be kept for a random op which is replayed in the step: the state of its
   // generator.
   int64_t generator_state_bytes = 5056;
+  // Secondary storage. Rates in bytes a second; 0: the device has no store, and nothing is paged.
+  double store_read_rate = 0;
+  double store_write_rate = 0;
+  double store_read_latency_seconds = 0;
+  double store_write_latency_seconds = 0;
+  // A store that is switched off while unused (SD card, DMA engine) pays this each time it wakes
+  // up: once for every gap between two first executions of ops in which a transfer starts.
+  double wake_joules = 0;
+  // 0: a transfer blocks computation. n: up to n transfers run beside ops and beside each other.
+  int dma_channels = 0;
   std::string energy_source;  // where the watts come from, for the user
+  std::string store_source;   // where the rates come from; empty without a store
 
   double firstSeconds(const Op& op) const { return op.seconds; }
   double replaySeconds(const Op& op) const {
     return replay_factor * op.seconds + replay_fixed_seconds;
   }
+  bool hasStore() const { return store_read_rate > 0 && store_write_rate > 0; }
+  // Only where hasStore().
+  double pageInSeconds(int64_t bytes) const {
+    return store_read_latency_seconds + static_cast<double>(bytes) / store_read_rate;
+  }
+  double pageOutSeconds(int64_t bytes) const {
+    return store_write_latency_seconds + static_cast<double>(bytes) / store_write_rate;
+  }
   double busyWatts() const { return compute_watts; }
   double alwaysWatts() const { return idle_watts + memory_watts; }
-  double joules(double busy_seconds, double makespan_seconds) const {
-    return compute_watts * busy_seconds + alwaysWatts() * makespan_seconds;
+  double joules(const Usage& usage) const {
+    return compute_watts * usage.busy_seconds + alwaysWatts() * usage.makespan_seconds +
+           store_watts * usage.store_seconds + wake_joules * static_cast<double>(usage.wake_ups);
   }
 };
 

@@ -31,7 +31,8 @@ Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) co
 }
 
 void Incumbent::setBound(double bound, const std::string& scope) {
-  if (options_.minimize == Objective::kEnergy) bound = profile_.joules(bound, bound);
+  if (options_.minimize == Objective::kEnergy)
+    bound = profile_.joules({.busy_seconds = bound, .makespan_seconds = bound});
   std::optional<double>& known = scope == "all" ? all_bound_ : candidates_bound_;
   known = known ? std::max(*known, bound) : bound;
 }

@@ -21,6 +21,7 @@ class PlanCheck {
       checkActions("before", k, schedule_.before[k]);
     for (size_t k = 0; k < schedule_.after.size(); ++k)
       checkActions("after", k, schedule_.after[k]);
+    for (const ValueId v : schedule_.away_between_steps) checkAway(v);
   }
 
  private:
@@ -42,9 +43,8 @@ class PlanCheck {
 
   void checkActions(const char* when, size_t k, const std::vector<Action>& actions) const {
     for (const Action& action : actions) {
-      POET_CHECK_AS(ScheduleError, action.kind <= ActionKind::kRetain, "schedule: ", when, "[", k,
-                    "]: ", toString(action.kind),
-                    " cannot be carried out: paging is not built yet. Solve again without it.");
+      POET_CHECK_AS(ScheduleError, action.kind <= ActionKind::kPageIn, "schedule: ", when, "[", k,
+                    "]: there is no action of number ", static_cast<int>(action.kind));
       const bool recompute = action.kind == ActionKind::kRecompute;
       const int64_t count =
           recompute ? static_cast<int64_t>(schedule_.recipes.size()) : graph_.numValues();
@@ -52,6 +52,17 @@ class PlanCheck {
                     k, "]: ", toString(action.kind), ": expected a ",
                     recompute ? "recipe" : "value", " index in [0, ", count, "), got ", action.arg);
     }
+  }
+
+  void checkAway(ValueId v) const {
+    POET_CHECK_AS(ScheduleError, v.valid() && v.index < graph_.numValues(),
+                  "schedule: away_between_steps: expected value indices in [0, ",
+                  graph_.numValues(), "), got ", v.index);
+    const Value& value = graph_.value(v);
+    POET_CHECK_AS(ScheduleError,
+                  value.evictable && value.producer == kNoOp && value.death == graph_.endOfStep(),
+                  "schedule: away_between_steps: value ", v.index,
+                  " must be evictable, exist before the step and outlive it");
   }
 
   const Schedule& schedule_;

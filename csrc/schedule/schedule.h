@@ -19,7 +19,7 @@ namespace poet {
 // retained.
 //   free(v)         v's bytes leave, and its retention ends. Only if resident and evictable. If the
 //                   value lives on in the program (death >= the position), it must be recomputed
-//                   before its next use and before the end of the step.
+//                   or paged in before its next use and before the end of the step.
 //   recompute(r)    runs the chain recipes[r] again as one unit: an op that makes values and, in
 //                   order, every op that has written into those since. None of them writes into
 //                   anything else (running statistics of the first excepted), and only the first
@@ -29,13 +29,34 @@ namespace poet {
 //                   resident (and are evictable) are, in the version that the program has reached;
 //                   for those that were, the second copy is dropped. A value that comes back at a
 //                   position > Graph::lastShown(v) is retained by that (nothing else may hold it).
+//   page_out(v)     v's bytes are copied to the store; v stays in memory until it is freed. Only if
+//                   resident and evictable. The copy is good for the version that it was made of,
+//                   to the end of the step; another page_out replaces it.
+//   page_in(v)      v's bytes come back from the store, in the version that the program has
+//                   reached. Only if v is not resident and the store has a good copy, which stays
+//                   good. v occupies memory from the moment that the transfer starts. One that
+//                   comes back at a position > Graph::lastShown(v) is retained by that.
 //   retain(v)       only in after[k] with k == Graph::lastShown(v): v survives its natural death
 //                   until freed, or the end of the step.
 // Frees that op k allows stand in before[k + 1]: until then the caller may still read the memory
 // behind our back. A random op that any recompute of the schedule contains keeps
 // DeviceProfile::generator_state_bytes from its first execution (that op included) to the end of
 // the step. Values dead at the end of plain training may be absent at the end; all others must be
-// resident.
+// resident, but for those of away_between_steps.
+//
+// Note [Time of transfers]
+// Without DMA (DeviceProfile::dma_channels == 0) a transfer blocks: ops, replays and transfers run
+// one after the other. With n channels a transfer begins as soon as its position is reached and one
+// of the channels is free (the one that is free first), and the step goes on. It waits only
+// - at an op, a replay or a page_out that touches a value whose page_in is not done;
+// - at a write to, the natural death or a free of a value whose page_out is not done;
+// - at a page_in of a value whose page_out is not done; and at the end of the step for everything.
+//
+// Note [Away between steps]
+// Values of away_between_steps existed before the step and outlive it (optimizer state, mostly).
+// They are in the store, and not in memory, when the step begins, in the version that it begins
+// with, and they may be there, in the version that it ends with, when it is over. The step that
+// follows the first plan finds them in memory and moves them out at its start.
 enum class ActionKind : uint8_t { kFree, kRecompute, kRetain, kPageOut, kPageIn };
 POET_API std::string_view toString(ActionKind);
 
@@ -68,6 +89,7 @@ struct POET_API Schedule {
   std::vector<std::vector<Action>> before;
   std::vector<std::vector<Action>> after;
   std::vector<std::vector<OpId>> recipes;
+  std::vector<ValueId> away_between_steps;  // ascending; see Note [Away between steps]
 
   // What the simulator says of it (0 without a plan).
   int64_t peak_bytes = 0;

@@ -1,5 +1,6 @@
 // Schedule <-> JSON. The plan is one flat list of actions, one a line, with the ops of a recompute
 // spelled out, so that a person can read it beside the graph. See Note [Reading hostile files].
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -71,6 +72,11 @@ std::string headToJson(const Schedule& schedule) {
   out.putIfAny("least_ram_budget", schedule.least_ram_budget);
   out.put("least_ram_op", schedule.least_ram_op.index);
   out.put("message", schedule.message);
+  if (!schedule.away_between_steps.empty()) {
+    OrderedJson values = OrderedJson::array();
+    for (const ValueId v : schedule.away_between_steps) values.push_back(v.index);
+    out.put("away_between_steps", values);
+  }
   return out.take();
 }
 
@@ -161,10 +167,10 @@ class PlanReader {
     const auto at =
         static_cast<size_t>(in.integer("at", 0, static_cast<int64_t>(lists.size()) - 1));
     const std::string name = in.text("do");
-    POET_CHECK_AS(FormatError, name != "page_out" && name != "page_in", in.path("do"), ": ", name,
-                  " cannot be carried out: paging is not built yet. Solve again without it.");
     Action action;
-    action.kind = parseEnum(name, {ActionKind::kFree, ActionKind::kRecompute, ActionKind::kRetain},
+    action.kind = parseEnum(name,
+                            {ActionKind::kFree, ActionKind::kRecompute, ActionKind::kRetain,
+                             ActionKind::kPageOut, ActionKind::kPageIn},
                             in.path("do"));
     action.arg =
         action.kind == ActionKind::kRecompute
@@ -236,6 +242,17 @@ Schedule readHead(ObjectReader& in) {
   s.least_ram_budget = bytesIfAny(in, "least_ram_budget");
   s.least_ram_op = OpId(in.integer("least_ram_op", -1, s.num_ops));
   s.message = in.text("message");
+  if (in.find("away_between_steps") != nullptr) {
+    s.away_between_steps =
+        in.ids<ValueId>("away_between_steps", std::numeric_limits<int32_t>::max());
+    POET_CHECK_AS(FormatError,
+                  std::adjacent_find(s.away_between_steps.begin(), s.away_between_steps.end(),
+                                     [](ValueId a, ValueId b) { return !(a < b); }) ==
+                      s.away_between_steps.end(),
+                  in.path("away_between_steps"), ": expected ascending value indices");
+    POET_CHECK_AS(FormatError, s.hasPlan() || s.away_between_steps.empty(),
+                  in.path("away_between_steps"), ": expected none without a plan");
+  }
   return s;
 }
 

@@ -42,11 +42,14 @@ class Simulation {
   struct State {
     bool resident = false;
     bool retained = false;
-    int32_t version = 0;       // writes by ops that ran first
-    int32_t held_version = 0;  // of the bytes in memory, where resident
-    int64_t left_at = -1;      // ops that had run when it last left memory; -1: never
-    bool freed = false;        // it left by a free, not by its natural death
-    int32_t chain_writes = 0;  // writes to it so far in the recompute that runs now
+    int32_t stored_version = -1;  // of the copy in the store; -1: there is none
+    double in_at = 0;             // when its last page_in is done
+    double out_at = 0;            // when its last page_out is done
+    int32_t version = 0;          // writes by ops that ran first
+    int32_t held_version = 0;     // of the bytes in memory, where resident
+    int64_t left_at = -1;         // ops that had run when it last left memory; -1: never
+    bool freed = false;           // it left by a free, not by its natural death
+    int32_t chain_writes = 0;     // writes to it so far in the recompute that runs now
   };
 
   // ---- the four things that happen ------------------------------------------------------------
@@ -61,10 +64,17 @@ class Simulation {
   void freeValue(ValueId v, const Position& at);
   void retain(ValueId v, const Position& at);
   void recompute(const std::vector<OpId>& chain, const Position& at);
+  void pageOut(ValueId v, const Position& at);
+  void pageIn(ValueId v, const Position& at);
   void checkChain(const std::vector<OpId>& chain, const Position& at);
   void checkLaterOp(OpId op, OpId first, const Position& at) const;
   void replayOp(OpId op, OpId first, const Position& at);
   void bringBack(OpId first, const Position& at);
+
+  // ---- time -----------------------------------------------------------------------------------
+  void compute(double seconds);
+  double transfer(double seconds, const Position& at);  // returns when it is done
+  void waitFor(double moment) { now_ = std::max(now_, moment); }
 
   // ---- bookkeeping ----------------------------------------------------------------------------
   State& state(ValueId v) { return states_[static_cast<size_t>(v.index)]; }
@@ -97,6 +107,9 @@ class Simulation {
   std::vector<char> keeps_generator_;  // by op
   int64_t resident_bytes_ = 0;         // values, base and generator states
   double first_seconds_ = 0;
+  double now_ = 0;                    // with DMA: seconds since the step began
+  std::vector<double> channel_free_;  // by DMA channel: when it is done with what it was given
+  int64_t awake_in_ = -1;             // ops that had run at the last wake-up
 };
 
 int64_t add(int64_t a, int64_t b) {
@@ -125,6 +138,11 @@ void Simulation::start() {
     // A death of -1: gone before the first op.
     if (value.producer == kNoOp && value.death.valid()) enter(v);
   }
+  for (const ValueId v : schedule_.away_between_steps) {
+    leave(v, 0, true);
+    state(v).stored_version = 0;
+  }
+  channel_free_.assign(static_cast<size_t>(std::max(0, profile_.dma_channels)), 0);
   if (ops == 0) countBytes(0, 0, graph_.endOfStep());
 }
 
@@ -137,6 +155,7 @@ void Simulation::runFirst(OpId op) {
     POET_INTERNAL_ASSERT(state(v).held_version == state(v).version, "value ", v.index, " at ",
                          name(op));
     read_versions_.push_back(state(v).version);
+    waitFor(state(v).in_at);
   }
   const Op& running = graph_.op(op);
   if (keeps_generator_[static_cast<size_t>(op.index)]) {
@@ -144,16 +163,20 @@ void Simulation::runFirst(OpId op) {
   }
   result_.resident_bytes.push_back(countBytes(bytesMadeBy(op), running.workspace_bytes, op));
   for (ValueId v : running.mutates) {
+    waitFor(state(v).out_at);
     ++state(v).version;
     ++state(v).held_version;
   }
   for (ValueId v : graph_.madeBy(op)) enter(v);
   first_seconds_ += profile_.firstSeconds(running);
+  compute(profile_.firstSeconds(running));
 }
 
 void Simulation::letDie(OpId op) {
   for (ValueId v : dying_after_[static_cast<size_t>(op.index)]) {
-    if (state(v).resident && !state(v).retained) leave(v, op.index + 1, false);
+    if (!state(v).resident || state(v).retained) continue;
+    waitFor(state(v).out_at);
+    leave(v, op.index + 1, false);
   }
 }
 
@@ -161,11 +184,25 @@ void Simulation::finish() {
   for (int64_t i = 0; i < graph_.numValues(); ++i) {
     const ValueId v(i);
     if (graph_.value(v).death != graph_.endOfStep() || state(v).resident) continue;
+    const auto& away = schedule_.away_between_steps;
+    if (state(v).stored_version == state(v).version &&
+        std::binary_search(away.begin(), away.end(), v))
+      continue;
     fail("value ", i, " outlives the step and is missing at its end in version ", state(v).version,
          ", ", whyAbsent(v));
   }
-  result_.makespan_seconds = first_seconds_ + result_.recompute_seconds;
-  result_.energy_joules = profile_.joules(result_.makespan_seconds, result_.makespan_seconds);
+  const double busy = first_seconds_ + result_.recompute_seconds;
+  const double blocking = busy + result_.transfer_seconds;
+  result_.makespan_seconds = blocking;
+  if (profile_.dma_channels > 0) {
+    for (const double moment : channel_free_) waitFor(moment);
+    result_.makespan_seconds = now_;
+    result_.hidden_seconds = std::max(0.0, blocking - now_);
+  }
+  result_.energy_joules = profile_.joules({.busy_seconds = busy,
+                                           .makespan_seconds = result_.makespan_seconds,
+                                           .store_seconds = result_.transfer_seconds,
+                                           .wake_ups = result_.wake_ups});
   POET_CHECK_AS(ScheduleError, std::isfinite(result_.energy_joules),
                 "schedule: its seconds or joules are not finite");
 }
@@ -186,17 +223,71 @@ void Simulation::perform(const Action& action, const Position& at) {
     case ActionKind::kRecompute:
       return recompute(schedule_.recipes[static_cast<size_t>(action.arg)], at);
     case ActionKind::kPageOut:
+      return pageOut(ValueId(action.arg), at);
     case ActionKind::kPageIn:
-      break;
+      return pageIn(ValueId(action.arg), at);
   }
-  fail(where(at), ": ", toString(action.kind),
-       " cannot be carried out");  // checkAgainst refused it already
+}
+
+void Simulation::pageOut(ValueId v, const Position& at) {
+  const int64_t bytes = graph_.value(v).bytes;
+  if (!profile_.hasStore())
+    fail(where(at), ": page_out of value ", v.index, ", and the device \"", profile_.name,
+         "\" has no store");
+  if (!state(v).resident) fail(where(at), ": page_out of value ", v.index, ", ", whyAbsent(v));
+  if (!graph_.value(v).evictable)
+    fail(where(at), ": page_out of value ", v.index, ", which is not evictable");
+  waitFor(state(v).in_at);
+  state(v).out_at = transfer(profile_.pageOutSeconds(bytes), at);
+  state(v).stored_version = state(v).held_version;
+  ++result_.page_outs;
+  result_.paged_out_bytes = add(result_.paged_out_bytes, bytes);
+}
+
+void Simulation::pageIn(ValueId v, const Position& at) {
+  State& now = state(v);
+  const int64_t bytes = graph_.value(v).bytes;
+  if (!profile_.hasStore())
+    fail(where(at), ": page_in of value ", v.index, ", and the device \"", profile_.name,
+         "\" has no store");
+  if (now.resident) fail(where(at), ": page_in of value ", v.index, ", which is resident");
+  if (now.stored_version < 0)
+    fail(where(at), ": page_in of value ", v.index, ", which was not paged out");
+  if (now.stored_version != now.version) {
+    fail(where(at), ": page_in of value ", v.index, " in version ", now.version,
+         ", and the store holds version ", now.stored_version);
+  }
+  waitFor(now.out_at);
+  enter(v);
+  countBytes(0, 0, at.op);
+  now.in_at = transfer(profile_.pageInSeconds(bytes), at);
+  now.retained = at.ops_run > graph_.lastShown(v).index;
+  ++result_.page_ins;
+  result_.paged_in_bytes = add(result_.paged_in_bytes, bytes);
+}
+
+// ---- time -------------------------------------------------------------------------------------
+
+void Simulation::compute(double seconds) { now_ += seconds; }
+
+double Simulation::transfer(double seconds, const Position& at) {
+  result_.transfer_seconds += seconds;
+  if (awake_in_ != at.ops_run) ++result_.wake_ups;
+  awake_in_ = at.ops_run;
+  if (channel_free_.empty()) {
+    now_ += seconds;
+    return now_;
+  }
+  double& channel = *std::min_element(channel_free_.begin(), channel_free_.end());
+  channel = std::max(channel, now_) + seconds;
+  return channel;
 }
 
 void Simulation::freeValue(ValueId v, const Position& at) {
   if (!state(v).resident) fail(where(at), ": free of value ", v.index, ", ", whyAbsent(v));
   if (!graph_.value(v).evictable)
     fail(where(at), ": free of value ", v.index, ", which is not evictable");
+  waitFor(std::max(state(v).in_at, state(v).out_at));
   leave(v, at.ops_run, true);
 }
 
@@ -218,6 +309,7 @@ void Simulation::recompute(const std::vector<OpId>& chain, const Position& at) {
     replayOp(op, first, at);
     workspace = std::max(workspace, graph_.op(op).workspace_bytes);
     result_.recompute_seconds += profile_.replaySeconds(graph_.op(op));
+    compute(profile_.replaySeconds(graph_.op(op)));
   }
   result_.recomputed_ops += static_cast<int64_t>(chain.size());
   countBytes(bytesMadeBy(first), workspace, at.op);
@@ -271,6 +363,7 @@ void Simulation::replayOp(OpId op, OpId first, const Position& at) {
       fail(where(at), ": recompute of ", name(op), " needs value ", v.index, " in version ",
            version, ", ", whyAbsent(v));
     }
+    if (!own) waitFor(state(v).in_at);
     const int32_t found = own ? state(v).chain_writes : state(v).held_version;
     if (found != version) {
       fail(where(at), ": recompute of ", name(op), " needs value ", v.index, " in version ",
@@ -368,13 +461,15 @@ std::string Simulation::whyAbsent(ValueId v) const {
                              : detail::message("which is not made before ", name(producer));
   }
   const char* how = now.freed ? "which was freed before " : "which died before ";
-  return detail::message(how, name(OpId(now.left_at)), " and was not recomputed");
+  return detail::message(how, name(OpId(now.left_at)), " and did not come back");
 }
 
 }  // namespace
 
 SimulationResult simulate(const Graph& graph, const Schedule& schedule,
                           const DeviceProfile& profile) {
+  POET_CHECK(profile.dma_channels >= 0, "profile \"", profile.name,
+             "\": dma_channels: expected >= 0, got ", profile.dma_channels);
   POET_CHECK(profile.generator_state_bytes >= 0, "profile \"", profile.name,
              "\": generator_state_bytes: expected >= 0, got ", profile.generator_state_bytes);
   if (!schedule.before.empty() || !schedule.after.empty()) schedule.checkAgainst(graph);

@@ -19,6 +19,13 @@ struct SimulationResult {
   double energy_joules = 0;
   double recompute_seconds = 0;
   int64_t recomputed_ops = 0;
+  double transfer_seconds = 0;  // sum over transfers, whether they overlap or not
+  double hidden_seconds = 0;    // of transfers, beside ops and beside each other
+  int64_t page_outs = 0;
+  int64_t page_ins = 0;
+  int64_t paged_out_bytes = 0;
+  int64_t paged_in_bytes = 0;
+  int64_t wake_ups = 0;
   std::vector<int64_t> resident_bytes;  // per op: bytes resident while it runs, workspace included
                                         // (for plots, POET_VERIFY)
 };

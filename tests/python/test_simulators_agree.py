@@ -167,7 +167,7 @@ def check_solved(graph: poet.Graph, schedule: poet.Schedule, budget: int) -> Non
     if schedule.status is poet.Status.INFEASIBLE:
         assert schedule.least_ram_budget is None or schedule.least_ram_budget > budget
         return
-    if not schedule.has_plan:  # neither a plan nor a proof in time: a status, and nothing to compare
+    if not schedule.has_plan:  # neither plan nor proof in time: a status, nothing to compare
         assert schedule.status is poet.Status.TIME_LIMIT, schedule.message
         return
     result = compare(graph, schedule)

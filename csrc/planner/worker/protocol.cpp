@@ -25,14 +25,24 @@ Json toJson(const DeviceProfile& profile) {
           {"replay_factor", profile.replay_factor},
           {"replay_fixed_seconds", profile.replay_fixed_seconds},
           {"generator_state_bytes", profile.generator_state_bytes},
-          {"energy_source", profile.energy_source}};
+          {"store_read_rate", profile.store_read_rate},
+          {"store_write_rate", profile.store_write_rate},
+          {"store_read_latency_seconds", profile.store_read_latency_seconds},
+          {"store_write_latency_seconds", profile.store_write_latency_seconds},
+          {"wake_joules", profile.wake_joules},
+          {"dma_channels", profile.dma_channels},
+          {"energy_source", profile.energy_source},
+          {"store_source", profile.store_source}};
 }
 
 Json toJson(const SolveOptions& options) {
   Json json = {{"ram_budget_bytes", options.ram_budget_bytes},
                {"minimize", toString(options.minimize)},
                {"time_limit_seconds", options.time_limit_seconds},
-               {"threads", options.threads}};
+               {"threads", options.threads},
+               {"recompute", options.recompute},
+               {"paging", options.paging},
+               {"away_between_steps", options.away_between_steps}};
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
   return json;
@@ -49,7 +59,14 @@ DeviceProfile readProfile(const Json& json) {
   profile.replay_factor = in.number("replay_factor");
   profile.replay_fixed_seconds = in.number("replay_fixed_seconds");
   profile.generator_state_bytes = in.integer("generator_state_bytes", 0);
+  profile.store_read_rate = in.number("store_read_rate");
+  profile.store_write_rate = in.number("store_write_rate");
+  profile.store_read_latency_seconds = in.number("store_read_latency_seconds");
+  profile.store_write_latency_seconds = in.number("store_write_latency_seconds");
+  profile.wake_joules = in.number("wake_joules");
+  profile.dma_channels = static_cast<int>(in.integer("dma_channels", 0, 1 << 16));
   profile.energy_source = in.text("energy_source");
+  profile.store_source = in.text("store_source");
   in.finish();
   return profile;
 }
@@ -61,6 +78,9 @@ SolveOptions readOptions(const Json& json) {
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
   options.threads = static_cast<int>(in.integer("threads", 1, 1 << 16));
+  options.recompute = in.flagOr("recompute", true);
+  options.paging = in.flagOr("paging", true);
+  options.away_between_steps = in.flagOr("away_between_steps", false);
   if (in.find("runtime_budget_seconds") != nullptr)
     options.runtime_budget_seconds = in.number("runtime_budget_seconds");
   in.finish();

@@ -40,7 +40,7 @@ TEST(DeviceProfile, JoulesAreComputeWhileBusyAndTheRestAllTheTime) {
   device.compute_watts = 10;
   device.idle_watts = 2;
   device.memory_watts = 1;
-  EXPECT_DOUBLE_EQ(device.joules(3, 5), 10 * 3 + 3 * 5);
+  EXPECT_DOUBLE_EQ(device.joules({.busy_seconds = 3, .makespan_seconds = 5}), 10 * 3 + 3 * 5);
 }
 
 TEST(ProfileByName, KnowsTheHostAndSaysWhatItKnows) {

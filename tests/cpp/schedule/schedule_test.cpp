@@ -221,8 +221,8 @@ TEST(ScheduleJson, NamesTheFieldThatIsWrong) {
   refused("\"when\":\"before\"", "\"when\":\"during\"",
           "actions[0].when: expected \"before\" or \"after\"");
   refused("\"do\":\"free\"", "\"do\":\"drop\"",
-          "actions[0].do: expected one of \"free\", \"recompute\", \"retain\"");
-  refused("\"do\":\"free\"", "\"do\":\"page_out\"", "paging is not built yet");
+          "actions[0].do: expected one of \"free\", \"recompute\", \"retain\", "
+          "\"page_out\", \"page_in\"");
   refused("\"value\":1", "\"value\":-1", "actions[0].value");
   refused("\"value\":1", "\"value\":1,\"ops\":[0]", "unknown field \"ops\"");
   refused("\"value\":1", "\"value\":2147483648", "actions[0].value");
@@ -317,7 +317,6 @@ TEST(ScheduleCheck, RejectsWhatDoesNotFitTheGraph) {
   refused([](Schedule& s) { s.recipes[0][1] = OpId(3); },
           "recipes[0]: expected op indices in [0, 3), got 3");
   refused([](Schedule& s) { s.recipes[0][0] = kNoOp; }, "recipes[0]");
-  refused([](Schedule& s) { s.after[2][0].kind = ActionKind::kPageIn; }, "paging is not built yet");
 }
 
 TEST(ScheduleNames, AreThoseOfTheInterface) {

@@ -432,12 +432,12 @@ TEST(Simulator, RejectsSchedulesOfOtherGraphs) {
   expectRefused(graph, PlanBuilder(other).build(), HasSubstr("made for another graph"));
 }
 
-TEST(Simulator, RejectsPaging) {
+TEST(Simulator, RejectsPagingWithoutAStore) {
   const Chain chain;
   const Graph graph = chain.g.build();
   for (ActionKind kind : {ActionKind::kPageOut, ActionKind::kPageIn}) {
     expectRefused(graph, PlanBuilder(graph).before(2).add(kind, chain.a.index).build(),
-                  AllOf(HasSubstr("before[2]"), HasSubstr("paging is not built yet")));
+                  AllOf(HasSubstr("before op 2"), HasSubstr("has no store")));
   }
 }
 
