@@ -42,12 +42,16 @@ class StopPoll {
 py::object solveFromPython(const py::object& graph, const DeviceProfile& profile,
                            int64_t ram_budget_bytes, std::optional<double> runtime_budget_seconds,
                            const std::string& minimize, double time_limit_seconds, int threads,
-                           const std::string& worker_path, const py::object& should_stop) {
+                           const std::string& worker_path, const py::object& should_stop,
+                           bool recompute, bool paging, bool away_between_steps) {
   const SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
                              .runtime_budget_seconds = runtime_budget_seconds,
                              .minimize = objectiveFromString(minimize),
                              .time_limit_seconds = time_limit_seconds,
-                             .threads = threads};
+                             .threads = threads,
+                             .recompute = recompute,
+                             .paging = paging,
+                             .away_between_steps = away_between_steps};
   const auto held = graph.cast<std::shared_ptr<Graph>>();
   StopPoll poll(should_stop);
   auto schedule = std::make_shared<Schedule>();
@@ -76,7 +80,25 @@ py::object simulateFromPython(const Graph& graph, const Schedule* schedule,
       py::arg("energy_joules") = result.energy_joules,
       py::arg("recompute_seconds") = result.recompute_seconds,
       py::arg("recomputed_ops") = result.recomputed_ops,
+      py::arg("transfer_seconds") = result.transfer_seconds,
+      py::arg("hidden_seconds") = result.hidden_seconds, py::arg("page_outs") = result.page_outs,
+      py::arg("page_ins") = result.page_ins, py::arg("paged_out_bytes") = result.paged_out_bytes,
+      py::arg("paged_in_bytes") = result.paged_in_bytes, py::arg("wake_ups") = result.wake_ups,
       py::arg("resident_bytes") = py::tuple(py::cast(result.resident_bytes)));
+}
+
+DeviceProfile withStore(DeviceProfile device, double read_rate, double write_rate,
+                        double read_latency_seconds, double write_latency_seconds, int dma_channels,
+                        double wake_joules, const std::string& source) {
+  device.store_read_rate = read_rate;
+  device.store_write_rate = write_rate;
+  device.store_read_latency_seconds = read_latency_seconds;
+  device.store_write_latency_seconds = write_latency_seconds;
+  device.dma_channels = dma_channels;
+  device.wake_joules = wake_joules;
+  device.store_source = source;
+  device.checkStore();
+  return device;
 }
 
 void bindProfile(py::module_& m) {
@@ -93,6 +115,20 @@ void bindProfile(py::module_& m) {
       .def_readonly("replay_fixed_seconds", &DeviceProfile::replay_fixed_seconds)
       .def_readonly("generator_state_bytes", &DeviceProfile::generator_state_bytes)
       .def_readonly("energy_source", &DeviceProfile::energy_source)
+      .def_property_readonly("has_store", &DeviceProfile::hasStore)
+      .def_readonly("store_read_rate", &DeviceProfile::store_read_rate, "Bytes a second.")
+      .def_readonly("store_write_rate", &DeviceProfile::store_write_rate, "Bytes a second.")
+      .def_readonly("store_read_latency_seconds", &DeviceProfile::store_read_latency_seconds)
+      .def_readonly("store_write_latency_seconds", &DeviceProfile::store_write_latency_seconds)
+      .def_readonly("wake_joules", &DeviceProfile::wake_joules)
+      .def_readonly("dma_channels", &DeviceProfile::dma_channels,
+                    "Transfers that may run beside ops; 0: a transfer blocks.")
+      .def_readonly("store_source", &DeviceProfile::store_source)
+      .def("with_store", &withStore, py::arg("read_rate"), py::arg("write_rate"),
+           py::arg("read_latency_seconds"), py::arg("write_latency_seconds"),
+           py::arg("dma_channels") = 0, py::arg("wake_joules") = 0.0, py::arg("source") = "",
+           "The same device with this secondary storage; rates in bytes a second. Raises "
+           "poet.ArgumentError for figures that no store has.")
       .def("__repr__", [](const DeviceProfile& p) {
         return py::str("<poet.DeviceProfile {}>").format(p.name);
       });
@@ -107,7 +143,9 @@ void bindSolve(py::module_& m) {
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
         py::arg("ram_budget_bytes"), py::arg("runtime_budget_seconds"), py::arg("minimize"),
         py::arg("time_limit_seconds"), py::arg("threads"), py::arg("worker_path"),
-        py::arg("should_stop") = py::none(),
+        py::arg("should_stop") = py::none(), py::arg("recompute") = SolveOptions{}.recompute,
+        py::arg("paging") = SolveOptions{}.paging,
+        py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
         "should_stop is called about ten times a second; when it returns true the best plan so far "
         "is returned.");
 }

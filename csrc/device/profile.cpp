@@ -1,5 +1,7 @@
 #include "device/profile.h"
 
+#include <cmath>
+
 #include "graph/error.h"
 
 namespace poet {
@@ -33,6 +35,22 @@ DeviceProfile hostProfile() {
       "stated power model (laptop-class CPU: 15 W compute, 5 W idle, 3 W memory, 5 W store), not "
       "measured";
   return host;
+}
+
+void DeviceProfile::checkStore() const {
+  const auto check = [this](const char* field, double number, bool may_be_zero) {
+    POET_CHECK(std::isfinite(number) && (number > 0 || (may_be_zero && number == 0)), "profile \"",
+               name, "\": ", field, ": expected a number ", may_be_zero ? ">= 0" : "> 0", ", got ",
+               number);
+  };
+  check("store_read_rate", store_read_rate, false);
+  check("store_write_rate", store_write_rate, false);
+  check("store_read_latency_seconds", store_read_latency_seconds, true);
+  check("store_write_latency_seconds", store_write_latency_seconds, true);
+  check("wake_joules", wake_joules, true);
+  POET_CHECK(dma_channels >= 0 && dma_channels <= kMaxDmaChannels, "profile \"", name,
+             "\": dma_channels: expected a number in [0, ", kMaxDmaChannels, "], got ",
+             dma_channels);
 }
 
 DeviceProfile profileByName(const std::string& name) {

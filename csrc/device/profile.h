@@ -45,6 +45,7 @@ struct POET_API DeviceProfile {
   double wake_joules = 0;
   // 0: a transfer blocks computation. n: up to n transfers run beside ops and beside each other.
   int dma_channels = 0;
+  static constexpr int kMaxDmaChannels = 1024;
   std::string energy_source;  // where the watts come from, for the user
   std::string store_source;   // where the rates come from; empty without a store
 
@@ -53,6 +54,9 @@ struct POET_API DeviceProfile {
     return replay_factor * op.seconds + replay_fixed_seconds;
   }
   bool hasStore() const { return store_read_rate > 0 && store_write_rate > 0; }
+  // Throws ArgumentError naming what no store has: a rate that is not a positive number, a latency
+  // or a cost below 0.
+  void checkStore() const;
   // Only where hasStore().
   double pageInSeconds(int64_t bytes) const {
     return store_read_latency_seconds + static_cast<double>(bytes) / store_read_rate;

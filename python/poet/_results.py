@@ -39,6 +39,13 @@ class Simulation:
         energy_joules: energy of the step under the device's power model.
         recompute_seconds: part of the makespan spent on running ops again.
         recomputed_ops: number of ops that run again.
+        transfer_seconds: sum over page-outs and page-ins, whether they overlap with ops or not.
+        hidden_seconds: part of the transfers that ran beside ops and beside each other.
+        page_outs: number of page-outs.
+        page_ins: number of page-ins.
+        paged_out_bytes: bytes copied to the store.
+        paged_in_bytes: bytes that came back from the store.
+        wake_ups: number of gaps between two ops in which transfers start: each wakes the store up.
         resident_bytes: for each op, the bytes resident while it runs, its workspace included.
     """
 
@@ -50,4 +57,11 @@ class Simulation:
     energy_joules: float
     recompute_seconds: float
     recomputed_ops: int
+    transfer_seconds: float
+    hidden_seconds: float
+    page_outs: int
+    page_ins: int
+    paged_out_bytes: int
+    paged_in_bytes: int
+    wake_ups: int
     resident_bytes: tuple[int, ...]

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "graph/error.h"
 
 namespace poet::testing {
@@ -51,6 +54,36 @@ TEST(ProfileByName, KnowsTheHostAndSaysWhatItKnows) {
         ThrowsMessage<ArgumentError>(AllOf(HasSubstr(std::string("got \"") + unknown + "\""),
                                            HasSubstr("known: \"host\""))));
   }
+}
+
+TEST(DeviceProfile, AStoreHasRatesAndNoNegativeCosts) {
+  DeviceProfile device = hostProfile();
+  EXPECT_FALSE(device.hasStore());
+  EXPECT_THAT([&] { device.checkStore(); },
+              ThrowsMessage<ArgumentError>(AllOf(HasSubstr("\"host\""), HasSubstr("read_rate"))));
+  device.store_read_rate = 100;
+  device.store_write_rate = 50;
+  device.store_read_latency_seconds = 0.5;
+  device.store_write_latency_seconds = 0.25;
+  EXPECT_TRUE(device.hasStore());
+  EXPECT_NO_THROW(device.checkStore());
+  EXPECT_DOUBLE_EQ(device.pageInSeconds(200), 2.5);
+  EXPECT_DOUBLE_EQ(device.pageOutSeconds(200), 4.25);
+  EXPECT_DOUBLE_EQ(device.pageOutSeconds(0), 0.25);
+
+  const auto expect_refused = [&](auto field, auto value, const char* name) {
+    DeviceProfile wrong = device;
+    wrong.*field = value;
+    EXPECT_THAT([&] { wrong.checkStore(); }, ThrowsMessage<ArgumentError>(HasSubstr(name)));
+  };
+  const double infinite = std::numeric_limits<double>::infinity();
+  expect_refused(&DeviceProfile::store_write_rate, -1, "store_write_rate");
+  expect_refused(&DeviceProfile::store_write_rate, infinite, "store_write_rate");
+  expect_refused(&DeviceProfile::store_read_latency_seconds, -1e-9, "read_latency");
+  expect_refused(&DeviceProfile::store_write_latency_seconds, infinite, "write_latency");
+  expect_refused(&DeviceProfile::wake_joules, std::nan(""), "wake_joules");
+  expect_refused(&DeviceProfile::dma_channels, -1, "dma_channels");
+  expect_refused(&DeviceProfile::dma_channels, 1 << 20, "dma_channels");
 }
 
 }  // namespace
