@@ -12,6 +12,8 @@
 
 namespace poet {
 
+class RewrittenGraph;
+
 // Note [Semantics of a schedule]
 // Position "before op k" (0 <= k <= N; k = N is the end of the step): the actions in before[k] run
 // in order, then op k. Position "after op k": the actions in after[k] run right after op k's
@@ -121,6 +123,13 @@ struct POET_API Schedule {
       std::string_view text);  // throws FormatError; checks its own consistency, not the graph's
   void save(const std::string& path) const;  // replaces the file atomically
   static Schedule load(const std::string& path);
+  // The compact form for devices (schedule/compact.h). Throws ScheduleError where the schedule does
+  // not belong to the graph; fromBytes throws FormatError for damaged bytes.
+  std::string toBytes(const Graph& graph) const;
+  static Schedule fromBytes(std::string_view bytes, const Graph& graph);
+  // What runs in which order, with recomputed copies and transfers (schedule/rewritten_graph.h).
+  // Throws ScheduleError as simulate() does. Without a plan: the plain step.
+  RewrittenGraph rewrittenGraph(const Graph& graph) const;
   // Throws ScheduleError naming both signatures if it was made for another graph, or if any id is
   // out of range.
   void checkAgainst(const Graph& graph) const;
