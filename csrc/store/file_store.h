@@ -1,0 +1,66 @@
+// PageStore on a PageFile. Internal to the store.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "store/aligned_buffer.h"
+#include "store/chunks.h"
+#include "store/extents.h"
+#include "store/page_file.h"
+#include "store/page_store.h"
+
+namespace poet::store {
+
+// Values pass through one aligned buffer, in one pass that copies, sums and builds the parity.
+class FileStore final : public PageStore {
+ public:
+  explicit FileStore(const std::string& directory, bool direct = true);
+
+  void reserve(int64_t bytes) override;
+  int64_t write(const void* data, int64_t bytes) override;
+  void read(int64_t slot, void* data) override;
+  void release(int64_t slot) override;
+
+  int64_t bytesOf(int64_t slot) const override;
+  int64_t slotsInUse() const override { return static_cast<int64_t>(slots_.size()); }
+  int64_t bufferBytes() const override;
+  double cachedShare() const override { return file_.cachedShare(); }
+  const StoreCounters& counters() const override;
+  const std::string& directory() const override { return file_.directory(); }
+
+  bool isDirect() const { return file_.isDirect(); }
+  int64_t fileBytes() const { return file_.bytes(); }
+
+ private:
+  struct Slot {
+    ChunkLayout layout;
+    Extent extent;
+    uint64_t seed = 0;
+    std::vector<uint64_t> checksums;  // of the chunks, then of the parity
+  };
+
+  const Slot& at(int64_t slot) const;
+  Extent takeExtent(int64_t bytes);
+  void writeChunks(Slot& slot, const std::byte* value);
+  // Returns the chunks whose bytes are not what was written, or could not be read.
+  std::vector<int64_t> readChunks(const Slot& slot, std::byte* value);
+  bool readChunk(const Slot& slot, int64_t chunk, std::byte* value);
+  void repair(const Slot& slot, int64_t chunk, std::byte* value);
+  [[noreturn]] void failDamaged(const Slot& slot, const std::string& what) const;
+
+  PageFile file_;
+  ExtentTable extents_;
+  AlignedBuffer buffer_;
+  std::unordered_map<int64_t, Slot> slots_;  // never iterated
+  int64_t next_slot_ = 0;
+  int64_t checksum_bytes_ = 0;
+  int64_t own_retries_ = 0;
+  std::string last_read_failure_;
+  mutable StoreCounters counters_;
+};
+
+}  // namespace poet::store
