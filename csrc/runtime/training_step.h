@@ -1,0 +1,136 @@
+// TrainingStep: poet.wrap for LibTorch programs without Python. An ordinary training step, made to
+// train inside a memory budget, with the same bits as without.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/export.h"
+#include "graph/graph.h"
+#include "runtime/budget.h"
+#include "schedule/schedule.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace poet {
+
+class Session;
+
+struct TrainingStepOptions {
+  // Parameters, gradients, optimizer state and inputs count.
+  RamBudget ram_budget;
+  std::optional<RuntimeBudget> runtime_budget;  // none: no limit
+  std::string platform = "host";                // name of the device profile
+  bool background = true;          // plan while training goes on; false: wait for the plan
+  double time_limit_seconds = 60;  // that planning may take
+  int solve_threads = 1;
+  bool verbose = false;  // say on stderr what happens
+  // The program poet-solver. Empty: $POET_SOLVER, or the one that is installed with poet.
+  std::string solver_path;
+};
+
+// What has happened to a step so far.
+struct StepStats {
+  int64_t steps = 0;
+  int64_t traced_steps = 0;    // recorded from beginning to end
+  int64_t followed_steps = 0;  // followed a plan from beginning to end
+  int64_t departures = 0;      // left their plan on the way and went on without one
+  int64_t failed_steps = 0;    // ended in an exception
+  std::string last_departure;  // why; empty when there was none
+  int64_t variants = 0;        // different operator streams seen
+  int64_t plans = 0;           // variants that have a plan in force
+  bool planning = false;       // a plan is being solved for in the background
+  int64_t planned_recomputes = 0;
+  int64_t unplanned_recomputes = 0;
+  std::string first_unplanned;  // what needed the first of them; empty when nothing did
+  int64_t replayed_ops = 0;
+  double replay_seconds = 0;
+  int64_t evictions = 0;
+  int64_t plan_switches = 0;
+  std::string message;  // the planner's last word where there is no plan
+};
+
+// Note [Steps without Python]
+// The first calls run as they are and are recorded (two alike are needed). Then a plan is solved
+// for, by the program poet-solver, and every later call follows it. A call that does something else
+// than was recorded is brought back to plain training where it departs, and recorded as a variant.
+// Where Python finds by itself what the process holds, a C++ program has to say so:
+// - keepCounted(): memory that counts though no op of the step touches it, and old gradients.
+// - OptimizerPhase: which ops are the optimizer's. Optional: it labels values and phases in
+// graph().
+// - bringBack(): before memory is read behind PyTorch's back (data_ptr). item() needs nothing.
+//
+// Not thread-safe, but may be used from different threads one after another. The object must
+// outlive a call that is running. Whatever the step throws comes out unchanged, after everything
+// that was away is back.
+class POET_API TrainingStep {
+ public:
+  using Body = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
+
+  // `body` runs one training step (forward, backward and the optimizer's step) and returns what
+  // operator() is to return: the loss, or an undefined tensor.
+  // Throws ArgumentError where an option makes no sense.
+  TrainingStep(Body body, const TrainingStepOptions& options);
+  TrainingStep(std::function<at::Tensor()> body, const TrainingStepOptions& options);
+  ~TrainingStep();  // ends planning
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  // Runs one step. Throws what the step throws; ArgumentError where the step runs no operator that
+  // can be recorded; Error where planning failed (once, at the call after).
+  at::Tensor operator()(const std::vector<at::Tensor>& inputs = {});
+
+  // Looked through at each call that is recorded. Module and optimizer must outlive the object.
+  void keepCounted(torch::nn::Module& model);            // parameters, buffers, gradients
+  void keepCounted(torch::optim::Optimizer& optimizer);  // parameters, gradients
+  void keepCounted(std::vector<at::Tensor> tensors);     // weakly: a tensor may go away
+
+  // Waits until no plan is being solved for; false if that took longer than `timeout`. Throws what
+  // planning threw.
+  bool waitForPlan(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+
+  // Of the last step's variant; null before the first. A schedule has its status: there may be no
+  // plan in it.
+  std::shared_ptr<const Graph> graph() const;
+  std::shared_ptr<const Schedule> schedule() const;
+  StepStats stats() const;
+
+  // Ends planning; calls after this run the plain step. May be called more than once.
+  void close();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Put one around the optimizer's step, inside the body:
+//   { const poet::OptimizerPhase phase; optimizer.step(); }
+// Does nothing outside a TrainingStep.
+class POET_API OptimizerPhase {
+ public:
+  OptimizerPhase();
+  ~OptimizerPhase();
+  OptimizerPhase(const OptimizerPhase&) = delete;
+  OptimizerPhase& operator=(const OptimizerPhase&) = delete;
+
+ private:
+  Session* session_;  // null outside a step
+};
+
+// Makes the tensor's memory resident for the rest of the running step. Needed before data_ptr()
+// inside a step, and by code that is handed that pointer. Does nothing outside a TrainingStep.
+POET_API void bringBack(const at::Tensor& tensor);
+
+}  // namespace poet
