@@ -11,6 +11,8 @@ void bindGraph(pybind11::module_& m);     // Graph, its ops and values, JSON, fi
 void bindSchedule(pybind11::module_& m);  // Schedule, its actions, JSON, files
 void bindSolve(pybind11::module_& m);     // DeviceProfile, simulate, solve
 void bindRuntime(pybind11::module_& m);   // the recorder and the executor: live steps
+void bindStore(pybind11::module_& m);     // which folder takes paged values, and how fast it is
+void bindMemory(pybind11::module_& m);    // the C library's allocator
 
 // Notes on a poet.Schedule the graph that it was solved for (its Python attribute `graph`).
 void setGraph(const pybind11::object& schedule, const pybind11::object& graph);

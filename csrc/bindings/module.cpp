@@ -12,4 +12,6 @@ PYBIND11_MODULE(_C, m) {
   poet::bindSchedule(m);
   poet::bindSolve(m);
   poet::bindRuntime(m);
+  poet::bindStore(m);
+  poet::bindMemory(m);
 }
