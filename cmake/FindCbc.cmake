@@ -2,14 +2,61 @@
 # otherwise. Debian's was two to four times as fast in our measurements; cbcbox needs no root. Headers are included without
 # a folder in both: #include <Cbc_C_Interface.h>.
 #
-# Sets Cbc_PROVIDER (system or cbcbox), Cbc_VERSION, and for cbcbox Cbc_RUNTIME_LIBRARIES: what cmake/PoetInstall.cmake
-# puts beside poet's own libraries, so that the installed package works without the 600 MB of cbcbox.
+# Sets Cbc_PROVIDER (system or cbcbox), Cbc_VERSION, and Cbc_RUNTIME_LIBRARIES: what cmake/PoetInstall.cmake puts beside poet's
+# own libraries, so that the installed package works without the 600 MB of cbcbox, or (POET_BUNDLE_SOLVER) on a machine
+# without the system's CBC. Cbc_LICENSE_FILES: their licences, "file=name to install it under".
 set(POET_CBC "auto" CACHE STRING "Which CBC: auto, system (coinor-libcbc-dev) or cbcbox (PyPI)")
 set_property(CACHE POET_CBC PROPERTY STRINGS auto system cbcbox)
+
+# A wheel must run where no Debian package was installed. An editable install and a plain build stay on this machine.
+if("${SKBUILD_STATE}" STREQUAL "wheel")
+  set(poet_bundle_default ON)
+else()
+  set(poet_bundle_default OFF)
+endif()
+option(POET_BUNDLE_SOLVER "Install the system's CBC, and what it needs, beside poet's libraries" ${poet_bundle_default})
 
 set(Cbc_FOUND FALSE)
 set(Cbc_PROVIDER "")
 set(Cbc_RUNTIME_LIBRARIES "")
+set(Cbc_LICENSE_FILES "")
+
+# poet_bundle_system_cbc(LIBRARY): the shared libraries that LIBRARY needs, itself included, but for those of the C and C++
+# run time, which every Linux machine has.
+#
+# poet_core names all of them as its own needs: a library's RUNPATH is not asked for what its dependencies need in turn, and
+# those of Debian have none.
+function(poet_bundle_system_cbc library)
+  execute_process(COMMAND ldd "${library}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "=> /[^ \n]+" found "${said}")
+  set(libraries "${library}")
+  foreach(line IN LISTS found)
+    string(REPLACE "=> " "" path "${line}")
+    get_filename_component(name "${path}" NAME)
+    if(NOT name MATCHES "^(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+))\\.so")
+      list(APPEND libraries "${path}")
+    endif()
+  endforeach()
+  set(runtime "")
+  set(licenses "")
+  foreach(path IN LISTS libraries)
+    execute_process(COMMAND "${CMAKE_OBJDUMP}" -p "${path}" OUTPUT_VARIABLE header COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCH "SONAME +([^ \n]+)" line "${header}")
+    get_filename_component(folder "${path}" DIRECTORY)
+    list(APPEND runtime "${folder}/${CMAKE_MATCH_1}")
+    file(REAL_PATH "${path}" real)
+    string(REGEX REPLACE "^/usr" "" without_usr "${real}")
+    execute_process(COMMAND sh -c "dpkg-query -S '${real}' || dpkg-query -S '${without_usr}'"
+      OUTPUT_VARIABLE owner ERROR_QUIET RESULT_VARIABLE unknown)
+    string(REGEX REPLACE "[:,].*" "" owner "${owner}")
+    if(NOT unknown AND EXISTS "/usr/share/doc/${owner}/copyright")
+      list(APPEND licenses "/usr/share/doc/${owner}/copyright=LICENSE.${owner}")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES licenses)
+  set(Cbc_RUNTIME_LIBRARIES "${runtime}" PARENT_SCOPE)
+  set(Cbc_LICENSE_FILES "${licenses}" PARENT_SCOPE)
+endfunction()
 
 function(poet_find_cbc_system)
   find_package(PkgConfig QUIET)
@@ -23,7 +70,16 @@ function(poet_find_cbc_system)
   # Only the C++ libraries that poet's back end calls: cbc.pc also names those that they themselves need.
   add_library(Cbc::Cbc INTERFACE IMPORTED GLOBAL)
   target_include_directories(Cbc::Cbc SYSTEM INTERFACE ${PoetCbc_INCLUDE_DIRS})
-  target_link_libraries(Cbc::Cbc INTERFACE PkgConfig::PoetCbc)
+  if(POET_BUNDLE_SOLVER)
+    find_library(PoetCbc_SHARED Cbc HINTS ${PoetCbc_LIBRARY_DIRS} REQUIRED)
+    mark_as_advanced(PoetCbc_SHARED)
+    poet_bundle_system_cbc("${PoetCbc_SHARED}")
+    target_link_libraries(Cbc::Cbc INTERFACE "-Wl,--push-state,--no-as-needed" ${Cbc_RUNTIME_LIBRARIES} "-Wl,--pop-state")
+    set(Cbc_RUNTIME_LIBRARIES "${Cbc_RUNTIME_LIBRARIES}" PARENT_SCOPE)
+    set(Cbc_LICENSE_FILES "${Cbc_LICENSE_FILES}" PARENT_SCOPE)
+  else()
+    target_link_libraries(Cbc::Cbc INTERFACE PkgConfig::PoetCbc)
+  endif()
   set(Cbc_PROVIDER system PARENT_SCOPE)
   set(Cbc_VERSION "${PoetCbc_VERSION}" PARENT_SCOPE)
 endfunction()
@@ -68,7 +124,7 @@ print(importlib.metadata.version('cbcbox') + ';' + cbcbox.cbc_dist_dir())" "${fo
   set(Cbc_PROVIDER cbcbox PARENT_SCOPE)
   set(Cbc_VERSION "${version}" PARENT_SCOPE)
   set(Cbc_RUNTIME_LIBRARIES "${runtime}" PARENT_SCOPE)
-  set(Cbc_LICENSE_FILE "${dist}/share/doc/coin-or-cbc/LICENSE" PARENT_SCOPE)
+  set(Cbc_LICENSE_FILES "${dist}/share/doc/coin-or-cbc/LICENSE=LICENSE.cbc" PARENT_SCOPE)
 endfunction()
 
 if(TARGET Cbc::Cbc)
@@ -90,6 +146,10 @@ endif()
 set(Cbc_FOUND TRUE)
 if(Cbc_PROVIDER STREQUAL "system")
   message(STATUS "poet: solver: CBC ${Cbc_VERSION}, the system's (pkg-config cbc)")
+  if(POET_BUNDLE_SOLVER)
+    list(LENGTH Cbc_RUNTIME_LIBRARIES count)
+    message(STATUS "poet: solver: ${count} shared libraries are installed with poet")
+  endif()
 else()
   message(STATUS "poet: solver: CBC from PyPI's cbcbox ${Cbc_VERSION}")
 endif()

@@ -5,7 +5,7 @@
 # also holds the temporary environment with the build requirements.
 
 set(Python_FIND_VIRTUALENV FIRST)
-if(POET_BUILD_TORCH)
+if(POET_BUILD_TORCH AND POET_BUILD_PYTHON)
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 else()
   find_package(Python 3.10 COMPONENTS Interpreter)
