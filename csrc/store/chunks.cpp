@@ -1,21 +1,19 @@
 #include "store/chunks.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace poet::store {
 namespace {
 
 // Odd, with bits set evenly: 2^64 divided by the golden ratio, and by the square root of 3.
-constexpr uint64_t kLaneFactor = 0x9E3779B97F4A7C15;
-constexpr uint64_t kFinishFactor = 0x93CD3A2C8198E269;
-constexpr int kRotation = 29;
-constexpr int64_t kChunksAimedAt = 32;  // a value of 128 KiB and more: parity of about 3 %
+constexpr uint64_t kFirstFactor = 0x9E3779B97F4A7C15;
+constexpr uint64_t kSecondFactor = 0x93CD3A2C8198E269;
+constexpr int64_t kChunksAimedAt = 32;  // of a value of 128 KiB or more parity is at most 1/32
 
 uint64_t scatter(uint64_t bits) {
-  bits = (bits ^ (bits >> 32)) * kLaneFactor;
-  bits = (bits ^ (bits >> 29)) * kFinishFactor;
+  bits = (bits ^ (bits >> 32)) * kFirstFactor;
+  bits = (bits ^ (bits >> 29)) * kSecondFactor;
   return bits ^ (bits >> 32);
 }
 
@@ -23,8 +21,8 @@ uint64_t scatter(uint64_t bits) {
 
 ChunkLayout::ChunkLayout(int64_t value_bytes)
     : value_bytes_(value_bytes), data_bytes_(roundUpToBlock(value_bytes)) {
-  chunk_bytes_ =
-      std::clamp(roundUpToBlock(data_bytes_ / kChunksAimedAt), kBlockBytes, kLargestChunkBytes);
+  chunk_bytes_ = std::clamp(data_bytes_ / kChunksAimedAt / kBlockBytes * kBlockBytes, kBlockBytes,
+                            kLargestChunkBytes);
   chunk_count_ = (data_bytes_ + chunk_bytes_ - 1) / chunk_bytes_;
 }
 
@@ -37,7 +35,7 @@ int64_t ChunkLayout::valueBytesOfChunk(int64_t chunk) const {
 }
 
 ChunkHash::ChunkHash(uint64_t seed, uint64_t index) {
-  const uint64_t start = scatter(seed * kFinishFactor + index + 1);
+  const uint64_t start = scatter(seed * kSecondFactor + index + 1);
   for (int i = 0; i < kLanes; ++i) lanes_[i] = scatter(start + static_cast<uint64_t>(i));
 }
 
@@ -55,7 +53,8 @@ void ChunkHash::run(std::byte* target, std::byte* parity, const std::byte* sourc
       std::memcpy(parity + at, sum.data(), kHashBytes);
     }
     for (int i = 0; i < kLanes; ++i) {
-      lanes[i] = std::rotl(lanes[i] ^ words[i], kRotation) * kLaneFactor;
+      const uint64_t mixed = (lanes[i] ^ words[i]) * kFirstFactor;
+      lanes[i] = (mixed ^ (mixed >> 32)) * kSecondFactor;
     }
   }
   lanes_ = lanes;
@@ -76,7 +75,7 @@ void ChunkHash::copyWithParity(std::byte* target, std::byte* parity, const std::
 
 uint64_t ChunkHash::finish() const {
   uint64_t sum = 0;
-  for (const uint64_t lane : lanes_) sum = scatter(sum * kLaneFactor ^ lane);
+  for (const uint64_t lane : lanes_) sum = scatter(sum * kFirstFactor ^ lane);
   return sum;
 }
 

@@ -42,12 +42,12 @@ class ChunkLayout {
 // Checksum of 64 bits over multiples of 64 bytes, in eight lanes.
 //
 // Note [Checksum]
-// A lane takes in a word by lane = rotate(lane ^ word) * odd: one-to-one in the lane and in the
-// word. Words that differ in one place, however many bits, therefore never have equal checksums;
-// differences in several places collide with a chance of about 2^-64. The rotation carries the
-// highest bits, which a multiplication leaves where they are, into reach of the next one. The seed
-// holds the slot's and the chunk's number: bytes of an earlier value, or of another place, are
-// damage too.
+// A lane takes in a word by an exclusive or and then mixes itself by multiply, shift, multiply, all
+// one-to-one: values that differ in one word only, however many bits, never have equal checksums.
+// Other differences collide with a chance of about 2^-64. One multiplication alone would leave the
+// highest bit where it is, and a second flipped bit in the lane's next word could undo the first.
+// The seed holds the slot's and the chunk's number: bytes of an earlier value, or of another place,
+// are damage too.
 class ChunkHash {
  public:
   ChunkHash(uint64_t seed, uint64_t index);

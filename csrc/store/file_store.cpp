@@ -63,9 +63,8 @@ void FileStore::reserve(int64_t bytes) {
   POET_CHECK(bytes >= 0 && bytes <= kLongestValueBytes, "page store: cannot reserve ", bytes,
              " bytes");
   if (bytes == 0) return;
-  // Parity and padding: 1/32 for values of 128 KiB and more; a sixteenth leaves room for smaller
-  // ones.
-  const int64_t wanted = roundUpToBlock(bytes + bytes / 16 + kLargestChunkBytes);
+  // Parity and padding: at most an eighth of a value of 64 KiB or more, and a large value's parity.
+  const int64_t wanted = roundUpToBlock(bytes + bytes / 8 + kLargestChunkBytes);
   if (extents_.largestFree() >= wanted) return;
   const int64_t end = file_.bytes();
   const int64_t grown = extents_.tail(end).offset + wanted;

@@ -113,6 +113,7 @@ PageFile::PageFile(const std::string& directory, bool direct) : directory_(direc
                                         kWhatToPass));
   }
   direct_ = direct && ::fcntl(fd_, F_SETFL, O_RDWR | O_DIRECT) == 0;
+  if (!direct_) useCache();
 }
 
 PageFile::~PageFile() {
@@ -218,6 +219,7 @@ std::optional<std::string> PageFile::read(std::byte* data, int64_t bytes, int64_
 
 void PageFile::useCache() {
   ::fcntl(fd_, F_SETFL, O_RDWR);
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // nothing is read ahead
   direct_ = false;
 }
 
@@ -229,7 +231,8 @@ int PageFile::dropFromCache(int64_t offset, int64_t bytes, bool written) {
     if (errno == EIO || errno == ENOSPC || errno == EDQUOT) return errno;
     if (::fdatasync(fd_) != 0) return errno;
   }
-  ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_DONTNEED);
+  // The whole file, and not the range: large pages may reach over its ends. All pages are clean.
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
   return 0;
 }
 

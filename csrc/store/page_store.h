@@ -54,7 +54,8 @@ class POET_API PageStore {
   virtual ~PageStore() = default;
 
   // Disk space for `bytes` more than are in use is allocated now: a full disk shows here and not
-  // at a transfer. Throws StoreError, and nothing has changed.
+  // at a transfer. Padding and parity are allowed for, for values of 64 KiB and more. Throws
+  // StoreError, and nothing has changed.
   virtual void reserve(int64_t bytes) = 0;
   // Copies the bytes to the file; returns the slot, >= 0. Zero bytes are fine. Throws StoreError,
   // and nothing has changed: the caller still has the bytes.
