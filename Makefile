@@ -18,6 +18,9 @@ TIDY ?=
 BIN := $(VENV)/bin
 BUILD := build/dev
 ASAN := build/asan
+INSTALLED := build/install
+EXAMPLE := build/example
+PACKAGES := build/packages
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 comma := ,
 SAY := @printf '==> %s\n'
@@ -32,7 +35,8 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-asan test-python verify lint format bench report nightly clean
+.PHONY: help setup build demo test test-cpp test-asan test-python test-example test-wheel verify lint format bench report \
+  nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,7 +80,7 @@ demo: build  ## train ResNet-18 on real digits: plain, checkpointed, with poet
 	$(SAY) "demo: ResNet-18 on scikit-learn's digits, $(STEPS) steps each"
 	@$(BIN)/python demo/digits_resnet18.py --steps $(STEPS)
 
-test: test-cpp test-asan test-python  ## every test: C++, C++ under ASan and UBSan, Python
+test: test-cpp test-asan test-example test-python  ## every test: C++, C++ under ASan and UBSan, the C++ example, Python
 
 $(BUILD)/.tests-built: $(VENV)/.poet-built $(CPP_TESTS)
 	$(SAY) "build the C++ tests"
@@ -102,9 +106,43 @@ test-asan: $(ASAN)/.tests-built  ## poet_core's tests under ASan and UBSan
 	  $(BIN)/ctest --test-dir $(ASAN) -j $(JOBS) --output-on-failure --no-tests=error)
 	@tail -n 3 build/ctest-asan.log
 
+$(INSTALLED)/.done: $(VENV)/.poet-built
+	$(SAY) "install poet's C++ package into $(INSTALLED)"
+	@rm -rf $(INSTALLED)
+	@$(call run,build/install.log,$(IN_VENV) cmake --install $(BUILD) --prefix $(INSTALLED))
+	@touch $@
+
+# As a stranger would: the example knows the installed package and torch, and none of our sources.
+$(EXAMPLE)/train: $(INSTALLED)/.done $(wildcard examples/cpp/*)
+	$(SAY) "build the C++ example against it"
+	@mkdir -p $(EXAMPLE)
+	@$(call run,build/example.log,export $(IN_VENV); cmake -S examples/cpp -B $(EXAMPLE) -G Ninja \
+	  -DCMAKE_PREFIX_PATH=$(abspath $(INSTALLED))/poet -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  && cmake --build $(EXAMPLE))
+	@touch $@
+
+test-example: $(EXAMPLE)/train  ## examples/cpp, built against the installed package
+	$(SAY) "C++ example: plain training and poet, bit for bit"
+	@$(EXAMPLE)/train
+
 test-python: build  ## pytest
 	$(SAY) "Python tests"
 	@$(BIN)/python -m pytest -q -m "not nightly" $(PYTEST_ARGS)
+
+# sdist -> wheel -> an environment with nothing but torch and what the wheel declares.
+$(PACKAGES)/.built: $(VENV)/.poet-built $(wildcard _build_backend/*)
+	$(SAY) "sdist, and the wheel that is built from it"
+	@rm -rf $(PACKAGES)
+	@$(call run,build/packages.log,$(IN_VENV) $(BIN)/python -m build --no-isolation --outdir $(PACKAGES))
+	@ls -1s --block-size=M $(PACKAGES)
+	@touch $@
+
+test-wheel: $(PACKAGES)/.built  ## the wheel in a fresh environment: needs no solver, runs README's code
+	$(SAY) "the wheel in a fresh environment"
+	@rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
+	@build/wheel-venv/bin/python -m pip --disable-pip-version-check -q install $(TORCH_INDEX_ARGS) $(TORCH) $(PACKAGES)/*.whl
+	@mkdir -p build/elsewhere && cd build/elsewhere && env -u PYTHONPATH -u POET_SOLVER \
+	  ../wheel-venv/bin/python $(abspath tools/check_wheel.py) $(abspath README.md)
 
 verify: build  ## the Python tests once more under POET_VERIFY=1
 	$(SAY) "Python tests with every restored value checked"
@@ -131,7 +169,7 @@ bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broke
 report: build  ## write README's figures from benchmarks/bounds.toml
 	@$(BIN)/python benchmarks/report.py
 
-nightly: test verify  ## what is too long for CI
+nightly: test test-wheel verify  ## what is too long for CI
 	$(SAY) "long Python tests"
 	@$(BIN)/python -m pytest -q -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	$(SAY) "damaged files, ten minutes"

@@ -92,8 +92,9 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-Quantity split(std::string_view whole, const char* name, const char* expected) {
-  const auto fail = [&] { refuse(name, expected, quoted(whole), "Write a number and its unit."); };
+Quantity split(std::string_view whole, const std::string& shown, const char* name,
+               const char* expected) {
+  const auto fail = [&] { refuse(name, expected, shown, "Write a number and its unit."); };
   if (whole.size() > kLongestText) fail();
   const std::string_view text = trimmed(whole);
   Quantity result;
@@ -109,7 +110,7 @@ Quantity split(std::string_view whole, const char* name, const char* expected) {
   if (result.unit.find('%') != std::string::npos && result.unit != "%") fail();
   for (; result.decimals > 0 && result.mantissa % 10 == 0; --result.decimals) result.mantissa /= 10;
   if (result.negative && result.mantissa > 0)
-    refuse(name, expected, quoted(whole), "A budget cannot be negative.");
+    refuse(name, expected, shown, "A budget cannot be negative.");
   return result;
 }
 
@@ -134,25 +135,22 @@ Wide scaled(uint64_t mantissa, Wide factor, int decimals) {
   return product > kMost ? ~Wide{0} : product;
 }
 
-std::string shownBudget(const std::string& text) {
-  const bool whole = !text.empty() && text.find_first_not_of("-0123456789") == std::string::npos;
-  return whole ? text : quoted(text);
-}
-
 }  // namespace
 
-RamBudget::RamBudget(std::string_view text) : text_(text) {
-  const Quantity parts = split(text, "ram_budget", kExpectedBytes);
+RamBudget::RamBudget(std::string_view text) : RamBudget(text, quoted(text)) {}
+
+RamBudget::RamBudget(std::string_view text, std::string shown) : shown_(std::move(shown)) {
+  const Quantity parts = split(text, shown_, "ram_budget", kExpectedBytes);
   mantissa_ = parts.mantissa;
   decimals_ = parts.decimals;
   share_ = parts.unit == "%";
   unit_ = share_ ? 1 : bytesOf(parts.unit);
   if (unit_ == 0) {
-    refuse("ram_budget", kExpectedBytes, quoted(text),
+    refuse("ram_budget", kExpectedBytes, shown_,
            "Known units: %, B, and k, M, G, T with or without B or iB; not '" + parts.unit + "'.");
   }
   if (parts.unit.empty() && decimals_ > 0)
-    refuse("ram_budget", kExpectedBytes, quoted(text), "Add a unit, as in \"1.5GiB\".");
+    refuse("ram_budget", kExpectedBytes, shown_, "Add a unit, as in \"1.5GiB\".");
   bytes(int64_t{1} << 40);  // found wrong now rather than after the first step
 }
 
@@ -160,12 +158,10 @@ int64_t RamBudget::bytes(int64_t plain_peak_bytes) const {
   const Wide exact = share_ ? scaled(mantissa_, static_cast<Wide>(plain_peak_bytes), decimals_ + 2)
                             : scaled(mantissa_, static_cast<Wide>(unit_), decimals_);
   if (exact == 0) {
-    refuse("ram_budget", kExpectedBytes, shownBudget(text_),
-           "A budget must hold at least one byte.");
+    refuse("ram_budget", kExpectedBytes, shown_, "A budget must hold at least one byte.");
   }
   if (exact > static_cast<Wide>(std::numeric_limits<int64_t>::max())) {
-    refuse("ram_budget", kExpectedBytes, shownBudget(text_),
-           "A budget must lie below 2**63 bytes.");
+    refuse("ram_budget", kExpectedBytes, shown_, "A budget must lie below 2**63 bytes.");
   }
   return static_cast<int64_t>(exact);
 }
@@ -181,7 +177,7 @@ RuntimeBudget::RuntimeBudget(double ratio) : amount_(ratio), ratio_(true) {
 RuntimeBudget::RuntimeBudget(std::string_view text) : amount_(0), ratio_(false) {
   static constexpr std::array<std::pair<std::string_view, double>, 4> kUnits = {
       {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1.0}, {"min", 60.0}}};
-  const Quantity parts = split(text, "runtime_budget", kExpectedTime);
+  const Quantity parts = split(text, quoted(text), "runtime_budget", kExpectedTime);
   for (const auto& [unit, seconds] : kUnits) {
     if (unit == parts.unit) {
       amount_ = static_cast<double>(parts.mantissa) * std::pow(10.0, -parts.decimals) * seconds;

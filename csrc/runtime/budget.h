@@ -21,15 +21,16 @@ class POET_API RamBudget {
   RamBudget(const std::string& text) : RamBudget(std::string_view(text)) {}  // NOLINT
   RamBudget(const char* text) : RamBudget(std::string_view(text)) {}         // NOLINT
   template <std::integral Bytes>
-  RamBudget(Bytes bytes) : RamBudget(std::to_string(bytes)) {}  // NOLINT
+  RamBudget(Bytes bytes) : RamBudget(std::to_string(bytes), std::to_string(bytes)) {}  // NOLINT
 
   // Bytes, rounded down, >= 1. Throws ArgumentError where a share of this peak is less than a byte.
   int64_t bytes(int64_t plain_peak_bytes) const;
   bool isShare() const { return share_; }
-  const std::string& text() const { return text_; }
 
  private:
-  std::string text_;
+  RamBudget(std::string_view text, std::string shown);
+
+  std::string shown_;  // in errors
   // budget = mantissa_ * unit_ / 10^decimals_, or that many per cent of the peak.
   uint64_t mantissa_ = 0;
   int decimals_ = 0;

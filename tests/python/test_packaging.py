@@ -5,8 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -99,6 +100,122 @@ def test_poet_core_includes_neither_torch_nor_pybind11() -> None:
         for file in (REPOSITORY / "csrc" / folder).rglob("*"):
             if file.suffix in (".cpp", ".h"):
                 assert not foreign.search(file.read_text(encoding="utf-8")), file
+
+
+@pytest.mark.parametrize("name", ["libpoet_core.so", "libpoet_torch.so"])
+def test_libraries_export_poets_interface_alone(name: str) -> None:
+    said = subprocess.run(
+        ["nm", "-DC", "--defined-only", str(NATIVE / "lib" / name)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    exported = [line.split(maxsplit=2)[2] for line in said.splitlines()]
+    own = re.compile(r"((typeinfo|typeinfo name|vtable|guard variable|VTT) for )?poet::")
+    torchs = re.compile(r".*\b(c10|at|torch|caffe2)::")  # of its headers: must be one in a process
+    strange = [e for e in exported if not own.match(e) and not torchs.match(e)]
+    assert not strange
+    assert any("poet::" in e for e in exported)
+    assert not [e for e in exported if "poet::planner::Problem" in e]  # not marked with POET_API
+
+
+def public_headers() -> list[str]:
+    text = (REPOSITORY / "cmake" / "PoetInstall.cmake").read_text(encoding="utf-8")
+    lists = re.findall(r"set\(poet_(?:core|torch)_headers\s+([^)]*)\)", text)
+    return [name for names in lists for name in names.split()]
+
+
+def test_public_headers_need_no_other_headers_of_poet() -> None:
+    headers = public_headers()
+    assert headers
+    for header in headers:
+        text = (REPOSITORY / "csrc" / header).read_text(encoding="utf-8")
+        for included in re.findall(r'#include "([^"]+)"', text):
+            assert included in headers, f"{header} includes {included}"
+
+
+def test_installed_headers_name_each_other_below_poet() -> None:
+    for header in public_headers():
+        installed = (NATIVE / "include" / "poet" / header).read_text(encoding="utf-8")
+        source = (REPOSITORY / "csrc" / header).read_text(encoding="utf-8")
+        assert installed.replace('#include "poet/', '#include "') == source
+        assert '#include "graph/' not in installed
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Configures a project of somebody else's that asks for poet; its status and what it says."""
+
+    def configure(find: str, *words: str) -> tuple[int, str]:
+        (tmp_path / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.24)\nproject(stranger LANGUAGES CXX)\n"
+            f"find_package(poet {find})\n"
+            'message(STATUS "found:${poet_FOUND} ${poet_VERSION}")\n'
+            "foreach(t poet_core poet_torch)\n  if(TARGET poet::${t})\n"
+            '    message(STATUS "has:${t}")\n  endif()\nendforeach()\n',
+            encoding="utf-8",
+        )
+        command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build"), *words]
+        command.append(f"-DCMAKE_PREFIX_PATH={NATIVE}")
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    return configure
+
+
+def test_a_stranger_finds_poet_and_its_torch(stranger: Callable[..., tuple[int, str]]) -> None:
+    torch = Path(sys.modules["torch"].__file__ or "").parent
+    status, said = stranger("0.1 CONFIG REQUIRED", f"-DTORCH_DIR={torch}")
+    assert status == 0, said
+    assert "has:poet_core" in said
+    assert "has:poet_torch" in said
+    assert f"found:1 {PROJECT['project']['version']}" in said or "found:TRUE" in said
+
+
+def test_the_core_is_found_without_torch(stranger: Callable[..., tuple[int, str]]) -> None:
+    status, said = stranger(
+        "CONFIG REQUIRED COMPONENTS core", "-DTORCH_DIR=/nowhere", "-Dpoet_PYTHON=/nowhere"
+    )
+    assert status == 0, said
+    assert "has:poet_core" in said
+    assert "has:poet_torch" not in said
+
+
+def test_another_torch_is_refused_by_name(
+    tmp_path: Path, stranger: Callable[..., tuple[int, str]]
+) -> None:
+    torch = tmp_path / "libtorch"
+    (torch / "include" / "ATen").mkdir(parents=True)
+    (torch / "include" / "ATen" / "ATen.h").touch()
+    (torch / "build-version").write_text("2.9.1+cpu\n")
+    status, said = stranger("CONFIG REQUIRED", f"-DTORCH_DIR={torch}")
+    assert status != 0
+    assert f"poet was built for torch {_C.built_for_torch}" in said
+    assert "is torch 2.9.1+cpu" in said
+    assert "-DTORCH_DIR=" in said
+
+
+def test_unknown_components_are_refused(stranger: Callable[..., tuple[int, str]]) -> None:
+    status, said = stranger("CONFIG REQUIRED COMPONENTS core gpu")
+    assert status != 0
+    assert "poet has the components core and torch, not gpu" in said
+
+
+def test_the_sdist_holds_what_a_build_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir"]
+    subprocess.run([*command, str(tmp_path), str(REPOSITORY)], check=True, capture_output=True)
+    (archive,) = tmp_path.glob("poet_torch-*.tar.gz")
+    assert archive.stat().st_size < 8 << 20
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    needed = ["CMakeLists.txt", "LICENSE", "NOTICE", "README.md", "examples/cpp/train.cpp"]
+    needed += ["_build_backend/poet_build_backend.py", "cmake/poetConfig.cmake.in"]
+    needed += [f"csrc/{header}" for header in public_headers()]
+    assert not [name for name in needed if name not in names]
+    assert not [name for name in names if name.startswith((".git/", "build/", ".venv/", ".ci/"))]
 
 
 def test_the_solver_can_be_run() -> None:
