@@ -21,7 +21,8 @@ class PlanCheck {
       checkActions("before", k, schedule_.before[k]);
     for (size_t k = 0; k < schedule_.after.size(); ++k)
       checkActions("after", k, schedule_.after[k]);
-    for (const ValueId v : schedule_.away_between_steps) checkAway(v);
+    const auto& away = schedule_.away_between_steps;
+    for (size_t i = 0; i < away.size(); ++i) checkAway(away[i], i > 0 ? away[i - 1] : kNoValue);
   }
 
  private:
@@ -54,7 +55,10 @@ class PlanCheck {
     }
   }
 
-  void checkAway(ValueId v) const {
+  void checkAway(ValueId v, ValueId last) const {
+    POET_CHECK_AS(ScheduleError, last < v,
+                  "schedule: away_between_steps: expected ascending value indices, got ",
+                  last.index, " before ", v.index);
     POET_CHECK_AS(ScheduleError, v.valid() && v.index < graph_.numValues(),
                   "schedule: away_between_steps: expected value indices in [0, ",
                   graph_.numValues(), "), got ", v.index);

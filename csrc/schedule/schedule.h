@@ -51,7 +51,7 @@ class RewrittenGraph;
 // one after the other. With n channels a transfer begins as soon as its position is reached and one
 // of the channels is free (the one that is free first), and the step goes on. It waits only
 // - at an op, a replay or a page_out that touches a value whose page_in is not done;
-// - at a write to, the natural death or a free of a value whose page_out is not done;
+// - at a write to, the natural death or a free of a value whose page_out (or page_in) is not done;
 // - at a page_in of a value whose page_out is not done; and at the end of the step for everything.
 //
 // Note [Away between steps]

@@ -142,7 +142,11 @@ void Simulation::start() {
     leave(v, 0, true);
     state(v).stored_version = 0;
   }
-  channel_free_.assign(static_cast<size_t>(std::max(0, profile_.dma_channels)), 0);
+  // More channels than transfers are of no use.
+  const int64_t transfers =
+      schedule_.countActions(ActionKind::kPageOut) + schedule_.countActions(ActionKind::kPageIn);
+  const int64_t channels = std::min<int64_t>(profile_.dma_channels, transfers);
+  channel_free_.assign(static_cast<size_t>(channels), 0);
   if (ops == 0) countBytes(0, 0, graph_.endOfStep());
 }
 
@@ -175,7 +179,7 @@ void Simulation::runFirst(OpId op) {
 void Simulation::letDie(OpId op) {
   for (ValueId v : dying_after_[static_cast<size_t>(op.index)]) {
     if (!state(v).resident || state(v).retained) continue;
-    waitFor(state(v).out_at);
+    waitFor(std::max(state(v).in_at, state(v).out_at));
     leave(v, op.index + 1, false);
   }
 }
@@ -238,6 +242,7 @@ void Simulation::pageOut(ValueId v, const Position& at) {
   if (!graph_.value(v).evictable)
     fail(where(at), ": page_out of value ", v.index, ", which is not evictable");
   waitFor(state(v).in_at);
+  countBytes(0, 0, at.op);
   state(v).out_at = transfer(profile_.pageOutSeconds(bytes), at);
   state(v).stored_version = state(v).held_version;
   ++result_.page_outs;
@@ -472,7 +477,8 @@ SimulationResult simulate(const Graph& graph, const Schedule& schedule,
              "\": dma_channels: expected >= 0, got ", profile.dma_channels);
   POET_CHECK(profile.generator_state_bytes >= 0, "profile \"", profile.name,
              "\": generator_state_bytes: expected >= 0, got ", profile.generator_state_bytes);
-  if (!schedule.before.empty() || !schedule.after.empty()) schedule.checkAgainst(graph);
+  const bool has_plan = !schedule.before.empty() || !schedule.after.empty();
+  if (has_plan || !schedule.away_between_steps.empty()) schedule.checkAgainst(graph);
   return Simulation(graph, schedule, profile).run();
 }
 

@@ -343,7 +343,7 @@ TEST(Simulator, RejectsAUseOfAnAbsentValue) {
   expectRefused(
       graph, PlanBuilder(graph).before(2).free(chain.a).build(),
       AllOf(HasSubstr("op 3 (h) needs value 1 in version 0"),
-            HasSubstr("which was freed before op 2 (g)"), HasSubstr("was not recomputed")));
+            HasSubstr("which was freed before op 2 (g)"), HasSubstr("did not come back")));
 }
 
 TEST(Simulator, RejectsAValueThatIsMissingAtTheEnd) {

@@ -30,6 +30,12 @@ class PlanBuilder {
   }
   PlanBuilder& free(ValueId v) { return add(ActionKind::kFree, v.index); }
   PlanBuilder& retain(ValueId v) { return add(ActionKind::kRetain, v.index); }
+  PlanBuilder& pageOut(ValueId v) { return add(ActionKind::kPageOut, v.index); }
+  PlanBuilder& pageIn(ValueId v) { return add(ActionKind::kPageIn, v.index); }
+  PlanBuilder& awayBetweenSteps(ValueId v) {
+    schedule_.away_between_steps.push_back(v);
+    return *this;
+  }
   PlanBuilder& recompute(std::initializer_list<int64_t> ops) {
     std::vector<OpId> chain;
     for (int64_t op : ops) chain.emplace_back(op);

@@ -101,8 +101,8 @@ class PlanWalk {
     }
     plan_.before(at).recompute(r.ops);
     for (ValueId output : r.outputs) {
-      resident_.insert(output);
-      if (at > graph_.lastShown(output).index) retained_.insert(output);
+      const bool came_back = resident_.insert(output).second;
+      if (came_back && at > graph_.lastShown(output).index) retained_.insert(output);
     }
   }
 
