@@ -7,11 +7,13 @@ from poet._errors import (
     ArgumentError,
     BudgetError,
     BudgetWarning,
+    CacheWarning,
     FormatError,
     NotBuiltError,
     PoetError,
     PoetRuntimeError,
     ScheduleError,
+    StoreWarning,
 )
 from poet._results import Action, Simulation
 from poet._simulate import simulate
@@ -27,6 +29,7 @@ __all__ = [
     "ArgumentError",
     "BudgetError",
     "BudgetWarning",
+    "CacheWarning",
     "DeviceProfile",
     "FormatError",
     "Graph",
@@ -41,6 +44,7 @@ __all__ = [
     "Simulation",
     "Status",
     "StepStats",
+    "StoreWarning",
     "Value",
     "ValueKind",
     "WrappedStep",

@@ -47,3 +47,15 @@ class BudgetWarning(UserWarning):
     """Training goes on outside its budget, because there is no plan within it."""
 
     __module__ = "poet"
+
+
+class StoreWarning(UserWarning):
+    """Nothing is paged, because the system's folder for temporary files takes no page file."""
+
+    __module__ = "poet"
+
+
+class CacheWarning(UserWarning):
+    """The cache between runs lost an entry, or cannot be used; nothing else changes."""
+
+    __module__ = "poet"
