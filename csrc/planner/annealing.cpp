@@ -31,9 +31,11 @@ class Annealing {
     result_.closest_peak_bytes = state_.peakBytes();
     for (int t = 0; t < problem.numStages(); ++t) {
       for (const int v : problem.stages[static_cast<size_t>(t)].needs) {
-        const int r = problem.values[static_cast<size_t>(v)].recipe;
-        if (problem.runnable(r, t) && t - problem.plainTouchBefore(v, t) >= 1)
-          touches_.push_back({t, v});
+        const Evictable& value = problem.values[static_cast<size_t>(v)];
+        if (t - problem.plainTouchBefore(v, t) < 1) continue;
+        for (const int r : {value.recipe, value.page}) {
+          if (r >= 0 && problem.runnable(r, t)) touches_.push_back({t, r});
+        }
       }
       for (const int r : start.by_stage[static_cast<size_t>(t)]) present_.push_back({t, r});
     }
@@ -63,7 +65,7 @@ class Annealing {
 
   double energy() const {
     const double scale = problem_.plain_seconds > 0 ? kPercent / problem_.plain_seconds : 1;
-    double value = state_.seconds() * scale;
+    double value = state_.cost() * scale;
     value += price_ * kPercent * state_.excessBytes() /
              static_cast<double>(std::max<int64_t>(1, options_.budget_bytes));
     if (options_.replay_seconds_limit) {
@@ -78,9 +80,9 @@ class Annealing {
   }
 
   void remember() {
-    if (!feasible() || (result_.best && state_.seconds() >= result_.seconds - 1e-12)) return;
+    if (!feasible() || (result_.best && state_.cost() >= result_.cost - 1e-12)) return;
     result_.best = state_.plan();
-    result_.seconds = state_.seconds();
+    result_.cost = state_.cost();
     result_.closest = state_.plan();
     result_.closest_peak_bytes = state_.peakBytes();
   }
@@ -146,7 +148,7 @@ class Annealing {
 
   void proposeInsert() {
     const Place touch = touches_[below(touches_.size())];
-    addWithInputs(touch.stage, problem_.values[static_cast<size_t>(touch.what)].recipe);
+    addWithInputs(touch.stage, touch.what);
   }
 
   // Replays r in stage t, and what its inputs need that are not in memory then.
@@ -159,12 +161,21 @@ class Annealing {
       state_.insert(t, next);
       added_.push_back({t, next});
       for (const int u : problem_.replays[static_cast<size_t>(next)].inputs) {
-        const int source = problem_.values[static_cast<size_t>(u)].recipe;
-        if (!state_.liveBefore(t, u) && problem_.runnable(source, t) &&
-            uniform() < kReplayAbsentInput)
-          todo_.push_back(source);
+        if (state_.liveBefore(t, u)) continue;
+        const int source = wayBack(u, t);
+        if (source >= 0 && uniform() < kReplayAbsentInput) todo_.push_back(source);
       }
     }
+  }
+
+  // How a value may come back in stage t: by its recipe or from the store, at random where both
+  // may; -1: not at all.
+  int wayBack(int v, int t) {
+    const Evictable& value = problem_.values[static_cast<size_t>(v)];
+    const bool recipe = value.recipe >= 0 && problem_.runnable(value.recipe, t);
+    const bool page = value.page >= 0 && problem_.runnable(value.page, t);
+    if (recipe && page) return uniform() < 0.5 ? value.recipe : value.page;
+    return recipe ? value.recipe : page ? value.page : -1;
   }
 
   void proposeRemove() {
@@ -190,7 +201,7 @@ class Annealing {
   std::mt19937_64 random_;
   Liveness state_;
   AnnealingResult result_;
-  std::vector<Place> touches_;  // (stage, value): where a replay may serve plain training
+  std::vector<Place> touches_;  // (stage, replay): where one may serve plain training
   std::vector<Place> present_;  // (stage, replay), with leftovers
   std::vector<Place> added_;
   std::vector<int> todo_;

@@ -30,7 +30,7 @@ struct AnnealingOptions {
 
 struct AnnealingResult {
   std::optional<ReplayPlan> best;  // keeps budget and deadline
-  double seconds = 0;              // its replays
+  double cost = 0;                 // its replays and transfers, in the objective
   ReplayPlan closest;              // the least excess seen, `best` where there is one
   int64_t closest_peak_bytes = 0;
   int64_t moves = 0;

@@ -6,21 +6,37 @@
 namespace poet::planner {
 namespace {
 
-bool useful(const Problem& problem, int value, int t, int near) {
-  const int r = problem.values[static_cast<size_t>(value)].recipe;
-  if (!problem.runnable(r, t)) return false;
+bool farFromTouch(const Problem& problem, int value, int t, int near) {
   const int touched = problem.plainTouchBefore(value, t);
-  return touched >= 0 && t - touched >= near;
+  const bool exists = touched >= 0 || problem.values[static_cast<size_t>(value)].first_stage < 0;
+  return exists && t - touched >= near;
+}
+
+// Of the value's recipe and its page-in, what may serve stage t; -1 for what may not.
+struct WaysBack {
+  int recipe = -1;
+  int page = -1;
+};
+WaysBack waysBack(const Problem& problem, int value, int t, int near) {
+  const Evictable& v = problem.values[static_cast<size_t>(value)];
+  WaysBack ways;
+  if (!farFromTouch(problem, value, t, near)) return ways;
+  if (v.recipe >= 0 && problem.runnable(v.recipe, t)) ways.recipe = v.recipe;
+  if (v.page >= 0 && problem.runnable(v.page, t)) ways.page = v.page;
+  return ways;
 }
 
 // Walks the ancestors of one stage's inputs, latest first.
 std::vector<int> latestAncestors(const Problem& problem, int t, int count, int near) {
   std::vector<char> seen(problem.values.size(), 0);
   std::priority_queue<std::pair<int, int>> queue;  // (order of the replay, value)
+  std::vector<int> pages;
   const auto offer = [&](int v) {
-    if (seen[static_cast<size_t>(v)] || !useful(problem, v, t, near)) return;
+    if (seen[static_cast<size_t>(v)]) return;
     seen[static_cast<size_t>(v)] = 1;
-    queue.emplace(problem.values[static_cast<size_t>(v)].recipe, v);
+    const WaysBack ways = waysBack(problem, v, t, near);
+    if (ways.recipe >= 0) queue.emplace(ways.recipe, v);
+    if (ways.page >= 0) pages.push_back(ways.page);
   };
   for (const int v : problem.stages[static_cast<size_t>(t)].needs) offer(v);
   std::vector<int> found;
@@ -31,7 +47,10 @@ std::vector<int> latestAncestors(const Problem& problem, int t, int count, int n
     found.push_back(r);
     for (const int u : problem.replays[static_cast<size_t>(r)].inputs) offer(u);
   }
-  std::reverse(found.begin(), found.end());
+  // The last ones that were offered are inputs of recipes that did not make it into `found`: their
+  // page-ins do no harm.
+  found.insert(found.end(), pages.begin(), pages.end());
+  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -42,6 +61,7 @@ Candidates ancestorCandidates(const Problem& problem, int count, int near) {
   for (int t = 0; t < problem.numStages(); ++t) {
     candidates[static_cast<size_t>(t)] = latestAncestors(problem, t, count, near);
   }
+  include(problem, problem.leastPlan(), candidates);
   return candidates;
 }
 

@@ -18,8 +18,11 @@ PathCutSeparator::PathCutSeparator(const Program& program)
   for (size_t s = 0; s < steps.size(); ++s) {
     if (steps[s].replay < 0) continue;
     for (const int v : program.problem().replays[static_cast<size_t>(steps[s].replay)].outputs) {
-      lookup_[static_cast<size_t>(v)].made_steps.push_back(static_cast<int>(s));
-      lookup_[static_cast<size_t>(v)].made_columns.push_back(steps[s].column);
+      Lookup& lookup = lookup_[static_cast<size_t>(v)];
+      const bool page = program.problem().replays[static_cast<size_t>(steps[s].replay)].is_page;
+      lookup.made_steps.push_back(static_cast<int>(s));
+      lookup.made_columns.push_back(steps[s].column);
+      lookup.made_by_page.push_back(page);
     }
   }
   for (size_t v = 0; v < lookup_.size(); ++v) {
@@ -35,8 +38,11 @@ PathCutSeparator::PathCutSeparator(const Program& program)
 std::vector<PathCut> PathCutSeparator::separate(std::span<const double> x) {
   for (Lookup& lookup : lookup_) {
     lookup.made_sum.assign(1, 0);
-    for (const int column : lookup.made_columns) {
-      lookup.made_sum.push_back(lookup.made_sum.back() + x[static_cast<size_t>(column)]);
+    lookup.paged_sum.assign(1, 0);
+    for (size_t k = 0; k < lookup.made_columns.size(); ++k) {
+      const double made = x[static_cast<size_t>(lookup.made_columns[k])];
+      lookup.made_sum.push_back(lookup.made_sum.back() + made);
+      lookup.paged_sum.push_back(lookup.paged_sum.back() + (lookup.made_by_page[k] ? made : 0));
     }
   }
   std::vector<PathCut> cuts;
@@ -92,18 +98,20 @@ double PathCutSeparator::label(std::span<const double> x, int v) {
   const int gap = gapAcross(v);
   const double kept = gap >= 0 ? x[static_cast<size_t>(gap)] : 0;
   if (kept >= 1 - kViolation) return label_v.value = 1;  // on no violated path
-  const double made = madeWithin(v);
+  const Lookup& lookup = lookup_[static_cast<size_t>(v)];
+  const double made = within(lookup, lookup.made_sum);
+  const double paged = within(lookup, lookup.paged_sum);
   label_v.value = kept + made;
-  if (made <= kZero) return label_v.value;
   const Problem& problem = program_.problem();
-  const Replay& replay =
-      problem.replays[static_cast<size_t>(problem.values[static_cast<size_t>(v)].recipe)];
+  const int recipe = problem.values[static_cast<size_t>(v)].recipe;
+  if (made - paged <= kZero || recipe < 0) return label_v.value;
+  const Replay& replay = problem.replays[static_cast<size_t>(recipe)];
   double least = label_v.value;
   int next = -1;
   for (const int u : replay.inputs) {
     if (problem.values[static_cast<size_t>(u)].first_stage >= window_stage_)
       continue;  // does not exist yet
-    const double through = kept + label(x, u);
+    const double through = kept + paged + label(x, u);
     if (through < least - kZero) {
       least = through;
       next = u;
@@ -114,13 +122,12 @@ double PathCutSeparator::label(std::span<const double> x, int v) {
   return least;
 }
 
-double PathCutSeparator::madeWithin(int v) const {
-  const Lookup& lookup = lookup_[static_cast<size_t>(v)];
+double PathCutSeparator::within(const Lookup& lookup, const std::vector<double>& sum) const {
   const auto from =
       std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_first_);
   const auto to = std::lower_bound(from, lookup.made_steps.end(), window_end_);
-  return lookup.made_sum[static_cast<size_t>(to - lookup.made_steps.begin())] -
-         lookup.made_sum[static_cast<size_t>(from - lookup.made_steps.begin())];
+  return sum[static_cast<size_t>(to - lookup.made_steps.begin())] -
+         sum[static_cast<size_t>(from - lookup.made_steps.begin())];
 }
 
 // Column of the gap that spans the start of the window; -1 where there is none.
@@ -137,9 +144,10 @@ PathCut PathCutSeparator::follow(int v, double value) const {
   cut.value = value;
   for (int z = v; z >= 0; z = labels_[static_cast<size_t>(z)].next) {
     if (const int gap = gapAcross(z); gap >= 0) cut.columns.push_back(gap);
-    if (labels_[static_cast<size_t>(z)].next >= 0) continue;
+    const bool goes_on = labels_[static_cast<size_t>(z)].next >= 0;
     const Lookup& lookup = lookup_[static_cast<size_t>(z)];
     for (size_t k = 0; k < lookup.made_steps.size(); ++k) {
+      if (goes_on && !lookup.made_by_page[k]) continue;
       if (lookup.made_steps[k] >= window_first_ && lookup.made_steps[k] < window_end_) {
         cut.columns.push_back(lookup.made_columns[k]);
       }

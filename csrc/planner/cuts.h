@@ -32,9 +32,11 @@ class PathCutSeparator {
 
  private:
   struct Lookup {                               // of one value, ascending by step
-    std::vector<int> made_steps, made_columns;  // replays that make it
+    std::vector<int> made_steps, made_columns;  // replays that make it, page-ins too
+    std::vector<char> made_by_page;
     std::vector<int> gap_first, gap_last, gap_columns;
-    std::vector<double> made_sum;  // prefix sums of x over made_columns
+    std::vector<double> made_sum;   // prefix sums of x over made_columns
+    std::vector<double> paged_sum;  // likewise, over those of page-ins
   };
   struct Label {
     double value = 0;
@@ -44,7 +46,7 @@ class PathCutSeparator {
 
   void separateTouch(std::span<const double> x, int t, int v, std::vector<PathCut>& cuts);
   double label(std::span<const double> x, int v);
-  double madeWithin(int v) const;
+  double within(const Lookup& lookup, const std::vector<double>& sum) const;
   int gapAcross(int v) const;
   PathCut follow(int v, double value) const;
 

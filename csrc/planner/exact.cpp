@@ -22,6 +22,13 @@ bool keepsDeadline(const Timeline& timeline, const ExactOptions& options) {
          timeline.replay_seconds <= *options.replay_seconds_limit * (1 + kValueTolerance);
 }
 
+// Shortest paths know one weight: cost and deadline must be the same, and wake-ups nothing.
+bool statesDecide(const Problem& problem, const ExactOptions& options) {
+  if (!problem.pages()) return true;
+  if (problem.costOfWakeUp() > 0) return false;
+  return !options.replay_seconds_limit || problem.costOfTransfer(1) == 1;
+}
+
 SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads,
                        const ReplayPlan* start) {
   Relaxation root = relax(program, {.time_limit_seconds = deadline.left() / 2});
@@ -35,9 +42,9 @@ SearchResult solveOnce(const Program& program, const Deadline& deadline, int thr
                        {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
 }
 
-class LeastSeconds {
+class LeastCost {
  public:
-  LeastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options)
+  LeastCost(const Problem& problem, int64_t budget_bytes, const ExactOptions& options)
       : problem_(problem),
         budget_(budget_bytes),
         options_(options),
@@ -50,7 +57,8 @@ class LeastSeconds {
       return std::move(result_);
     }
     if (std::isfinite(bound.bound))
-      result_.bound_seconds = std::max(0.0, bound.bound / costPerSecond(problem_));
+      result_.bound_cost =
+          problem_.constant_cost + std::max(0.0, bound.bound / costPerSecond(problem_));
     offer(bound.plan);
     for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
@@ -62,6 +70,7 @@ class LeastSeconds {
 
  private:
   void searchAllStates() {
+    if (!statesDecide(problem_, options_)) return;
     const double most = options_.replay_seconds_limit.value_or(kInfinity);
     const StateSearchResult all = searchStates(
         problem_, budget_, std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
@@ -70,7 +79,7 @@ class LeastSeconds {
       result_.infeasible = !result_.plan;
       return;
     }
-    result_.bound_seconds = makeTimeline(problem_, *all.plan).replay_seconds;
+    result_.bound_cost = makeTimeline(problem_, *all.plan).replay_cost;
     offer(all.plan);
   }
 
@@ -87,12 +96,12 @@ class LeastSeconds {
     if (!plan) return;
     const Timeline timeline = makeTimeline(problem_, *plan);
     if (timeline.peak_bytes > budget_ || !keepsDeadline(timeline, options_)) return;
-    if (!result_.plan || timeline.replay_seconds < seconds_) {
+    if (!result_.plan || timeline.replay_cost < cost_) {
       result_.plan = plan;
-      seconds_ = timeline.replay_seconds;
+      cost_ = timeline.replay_cost;
     }
-    const double total = problem_.plain_seconds + seconds_;
-    result_.proven = seconds_ - result_.bound_seconds <= kValueTolerance * total;
+    const double total = problem_.plain_seconds + cost_;
+    result_.proven = cost_ - result_.bound_cost <= kValueTolerance * total;
   }
 
   const Problem& problem_;
@@ -100,7 +109,7 @@ class LeastSeconds {
   const ExactOptions& options_;
   const Deadline deadline_;
   ExactPlan result_;
-  double seconds_ = 0;
+  double cost_ = 0;
 };
 
 class LeastPeak {
@@ -132,6 +141,7 @@ class LeastPeak {
  private:
   // Is there a plan below the best peak? Until there is none.
   void searchAllStates() {
+    if (!statesDecide(problem_, options_)) return;
     const double most = options_.replay_seconds_limit.value_or(kInfinity);
     while (result_.plan && !result_.proven) {
       const StateSearchResult all =
@@ -173,8 +183,8 @@ class LeastPeak {
 
 }  // namespace
 
-ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options) {
-  return LeastSeconds(problem, budget_bytes, options).run();
+ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOptions& options) {
+  return LeastCost(problem, budget_bytes, options).run();
 }
 
 ExactPeak leastPeak(const Problem& problem, const ExactOptions& options) {

@@ -17,14 +17,14 @@ struct ExactOptions {
   int threads = 1;
 };
 
-// Least replay seconds within a budget.
+// Least cost (in seconds of plain computation) within a budget.
 struct ExactPlan {
   bool infeasible = false;         // proven: no schedule keeps budget and deadline
   std::optional<ReplayPlan> plan;  // the best that was found
-  double bound_seconds = 0;        // no schedule replays for less
+  double bound_cost = 0;           // no schedule costs less
   bool proven = false;             // the plan attains the bound
 };
-ExactPlan leastSeconds(const Problem& problem, int64_t budget_bytes, const ExactOptions& options);
+ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOptions& options);
 
 // Least peak within a deadline.
 struct ExactPeak {

@@ -19,7 +19,10 @@ class Extraction {
     schedule_.after.assign(n, {});
     schedule_.recipes.clear();
     frees_.resize(timeline_.steps.size());
+    page_outs_.resize(static_cast<size_t>(n) + 1);
     for (const Residency& residency : timeline_.residencies) addResidency(residency);
+    for (const int v : timeline_.paged_out) addPageOut(v);
+    schedule_.away_between_steps = problem_.away;
     for (const Holding& holding : timeline_.holdings) addHolding(holding);
     freeSmallOutputs();
     emit();
@@ -28,6 +31,7 @@ class Extraction {
   }
 
  private:
+  bool isPage(int r) const { return problem_.replays[static_cast<size_t>(r)].is_page; }
   const TimelineStep& step(int s) const { return timeline_.steps[static_cast<size_t>(s)]; }
   OpId opOf(int s) const { return problem_.stages[static_cast<size_t>(step(s).stage)].op; }
   // Where what step s no longer needs is freed: right after a replay, but only before the op that
@@ -42,18 +46,32 @@ class Extraction {
   void addResidency(const Residency& residency) {
     const Graph& graph = problem_.graph();
     const Evictable& value = problem_.values[static_cast<size_t>(residency.value)];
+    if (residency.last < 0) {  // nothing touches it before it comes back, or it is away for good
+      frees_at_start_.push_back(value.id);
+      return;
+    }
+    if (value.goes_on && step(residency.last).replay < 0 &&
+        step(residency.last).stage == value.use_stages.back())
+      return;  // the next segment takes over
     const bool stays = value.at_end && step(residency.last).stage == problem_.endStage() &&
                        step(residency.last).replay < 0;
     if (stays) return;
     const OpId death = graph.value(value.id).death;
     // It comes back after the last op that shows it: nothing but the plan holds it.
-    const bool comes_back_held =
-        step(residency.arrival).replay >= 0 && opOf(residency.arrival) > graph.lastShown(value.id);
+    const bool comes_back_held = residency.arrival >= 0 && step(residency.arrival).replay >= 0 &&
+                                 opOf(residency.arrival) > graph.lastShown(value.id);
     const bool outlives = death < opOf(residency.last);
     if (!comes_back_held && outlives) retain(value.id);
     if (comes_back_held || outlives || death.index >= freePosition(residency.last)) {
       frees_[static_cast<size_t>(residency.last)].push_back(value.id);
     }
+  }
+
+  // Right after the last write, before anything is freed there.
+  void addPageOut(int v) {
+    const Evictable& value = problem_.values[static_cast<size_t>(v)];
+    const int stage = problem_.replays[static_cast<size_t>(value.page)].out_stage;
+    page_outs_[static_cast<size_t>(stage)].push_back(value.id);
   }
 
   void addHolding(const Holding& holding) {
@@ -80,16 +98,29 @@ class Extraction {
   void emit() {
     std::map<int, int32_t> recipe_index;
     for (const TimelineStep& s : timeline_.steps) {
-      if (s.replay >= 0) recipe_index.emplace(s.replay, 0);
+      if (s.replay >= 0 && !isPage(s.replay)) recipe_index.emplace(s.replay, 0);
     }
     for (auto& [replay, index] : recipe_index) {
       index = static_cast<int32_t>(schedule_.recipes.size());
       schedule_.recipes.push_back(problem_.replays[static_cast<size_t>(replay)].ops);
     }
+    for (size_t k = 0; k < page_outs_.size(); ++k) {
+      std::sort(page_outs_[k].begin(), page_outs_[k].end());
+      for (const ValueId v : page_outs_[k])
+        schedule_.before[k].push_back({ActionKind::kPageOut, v.index});
+    }
+    std::sort(frees_at_start_.begin(), frees_at_start_.end());
+    for (const ValueId v : frees_at_start_)
+      schedule_.before[0].push_back({ActionKind::kFree, v.index});
     for (int s = 0; s < static_cast<int>(timeline_.steps.size()); ++s) {
-      if (step(s).replay >= 0) {
+      if (const int r = step(s).replay; r >= 0) {
         auto& before = schedule_.before[static_cast<size_t>(opOf(s).index)];
-        before.push_back({ActionKind::kRecompute, recipe_index[step(s).replay]});
+        if (isPage(r)) {
+          const int v = problem_.replays[static_cast<size_t>(r)].outputs.front();
+          before.push_back({ActionKind::kPageIn, problem_.values[static_cast<size_t>(v)].id.index});
+        } else {
+          before.push_back({ActionKind::kRecompute, recipe_index[r]});
+        }
       }
       auto& frees = frees_[static_cast<size_t>(s)];
       if (frees.empty()) continue;
@@ -106,7 +137,9 @@ class Extraction {
   const Problem& problem_;
   const Timeline timeline_;
   Schedule& schedule_;
-  std::vector<std::vector<ValueId>> frees_;  // by step
+  std::vector<std::vector<ValueId>> frees_;      // by step
+  std::vector<std::vector<ValueId>> page_outs_;  // by op that they stand before
+  std::vector<ValueId> frees_at_start_;
   std::map<ValueId, int> held_until_;
 };
 

@@ -27,6 +27,9 @@ class Greedy {
         mark_(problem.replays.size(), 0),
         kept_generator_(problem.replays.size(), 0) {
     plan_.by_stage.resize(problem.stages.size());
+    for (int v = 0; v < problem_.numValues(); ++v) {
+      if (value(v).first_stage < 0 && !value(v).starts_away && !value(v).use_stages.empty()) put(v);
+    }
   }
 
   std::optional<ReplayPlan> run() {
@@ -34,6 +37,7 @@ class Greedy {
       if (!runStage(t)) return std::nullopt;
     }
     dropUselessReplays(problem_, plan_);
+    for (auto& stage : plan_.by_stage) std::sort(stage.begin(), stage.end());
     return std::move(plan_);
   }
 
@@ -83,10 +87,10 @@ class Greedy {
       if (!inRam(u)) todo.push_back(u);
     }
     while (!todo.empty()) {
-      const int r = value(todo.back()).recipe;
+      const int r = wayBack(todo.back(), t);
       todo.pop_back();
+      if (r < 0) return false;
       if (std::find(order.begin(), order.end(), r) != order.end()) continue;
-      if (!problem_.runnable(r, t)) return false;
       order.push_back(r);
       for (const int u : replay(r).inputs) {
         if (!inRam(u)) todo.push_back(u);
@@ -94,6 +98,21 @@ class Greedy {
     }
     std::sort(order.begin(), order.end());
     return true;
+  }
+
+  double pageCost(int page) const {
+    const Replay& in = replay(page);
+    return in.cost + (kept_generator_[static_cast<size_t>(page)] ? 0 : in.once_cost);
+  }
+
+  // How the value would come back in stage t: from the store or by its recipe, whatever costs less;
+  // -1: not at all.
+  int wayBack(int v, int t) {
+    const int page = value(v).page, recipe = value(v).recipe;
+    const bool may_page = page >= 0 && problem_.runnable(page, t);
+    if (recipe < 0 || !problem_.runnable(recipe, t)) return may_page ? page : -1;
+    if (!may_page) return recipe;
+    return pageCost(page) < costToBringBack(v, t, /*by_recipe=*/true) ? page : recipe;
   }
 
   bool runReplay(int r, int t) {
@@ -161,7 +180,7 @@ class Greedy {
     const int next = problem_.plainTouchFrom(v, t);
     if (next < 0) return -1;
     if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
-    const double cost = costToBringBack(v, next);
+    const double cost = costToBringBack(v, next, /*by_recipe=*/false);
     const double bytes = static_cast<double>(value(v).bytes);
     double score =
         (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
@@ -173,21 +192,27 @@ class Greedy {
     return score;
   }
 
-  // Seconds of replays for v in stage `next` if everything resident stays; infinite where some
-  // recipe is invalid by then.
-  double costToBringBack(int v, int next) {
+  // Cost of bringing v back in stage `next` if everything resident stays; infinite where that is
+  // impossible by then. by_recipe: v itself by its recipe.
+  double costToBringBack(int v, int next, bool by_recipe) {
     double cost = 0;
     int length = 0;
     ++round_;
     std::vector<int>& todo = stack_;
     todo.assign(1, v);
     while (!todo.empty()) {
-      const int r = value(todo.back()).recipe;
+      const int w = todo.back();
       todo.pop_back();
+      const int page = value(w).page, recipe = value(w).recipe;
+      const bool may_page = page >= 0 && problem_.runnable(page, next) && !(by_recipe && w == v);
+      const bool may_recompute = recipe >= 0 && problem_.runnable(recipe, next);
+      if (!may_page && !may_recompute) return std::numeric_limits<double>::infinity();
+      // A single look ahead: the recipe alone, without what its inputs need.
+      const bool pages = may_page && (!may_recompute || pageCost(page) < replay(recipe).cost);
+      const int r = pages ? page : recipe;
       if (mark_[static_cast<size_t>(r)] == round_) continue;
       mark_[static_cast<size_t>(r)] = round_;
-      if (!problem_.runnable(r, next)) return std::numeric_limits<double>::infinity();
-      cost += replay(r).seconds;
+      cost += pages ? pageCost(page) : replay(r).cost;
       if (++length > kLongestChain) return 2 * cost;
       for (const int u : replay(r).inputs) {
         if (!inRam(u)) todo.push_back(u);

@@ -1,6 +1,7 @@
 #include "planner/liveness.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace poet::planner {
 
@@ -12,6 +13,11 @@ Liveness::Liveness(const Problem& problem, const ReplayPlan& plan, int64_t budge
       used_(problem.replays.size(), 0),
       scratch_(words_, 0) {
   findBlocks();
+  seconds_ = problem.constant_seconds;
+  cost_ = problem.constant_cost;
+  for (int v = 0; v < problem.numValues(); ++v) {
+    if (problem.values[static_cast<size_t>(v)].starts_away) starts_away_.push_back(v);
+  }
   const size_t blocks = stage_of_block_.size();
   live_.assign((blocks + 1) * words_, 0);
   live_bytes_.assign(blocks + 1, 0);
@@ -60,15 +66,21 @@ void Liveness::sumExcess() {
 int64_t Liveness::peakBytes() const {
   int64_t peak = 0;
   for (size_t t = 0; t < need_.size(); ++t) peak = std::max(peak, need_[t] + generators_[t]);
-  return peak;
+  return wrong_start_ > 0 ? std::numeric_limits<int64_t>::max() : peak;
 }
 
 void Liveness::count(int r, int by) {
   const Replay& replay = problem_.replays[static_cast<size_t>(r)];
   seconds_ += by * replay.seconds;
+  cost_ += by * (replay.cost + (replay.is_page ? problem_.costOfWakeUp() : 0));
   int& used = used_[static_cast<size_t>(r)];
   const bool before = used > 0;
   used += by;
+  if (before != (used > 0) && replay.once_seconds > 0) {
+    const int once = before ? -1 : 1;
+    seconds_ += once * replay.once_seconds;
+    cost_ += once * (replay.once_cost + problem_.costOfWakeUp());
+  }
   if (replay.random_stages.empty() || before == (used > 0)) return;
   if (!generators_changed_) {
     saved_generators_ = generators_;
@@ -180,6 +192,13 @@ bool Liveness::sweep(int b) {
   need_[index] = need;
   excess_ += static_cast<double>(excessAt(b));
   live_bytes_[index] = bytes;
+  if (b == 0) {
+    wrong_start_ = 0;
+    for (const int v : starts_away_) {
+      if ((scratch_[static_cast<size_t>(v >> 6)] >> (v & 63)) & 1)
+        wrong_start_ += static_cast<double>(problem_.values[static_cast<size_t>(v)].bytes);
+    }
+  }
   uint64_t* before = &live_[index * words_];
   if (std::equal(before, before + words_, scratch_.begin())) return false;
   std::copy(scratch_.begin(), scratch_.end(), before);
@@ -191,6 +210,8 @@ void Liveness::keep() {
   num_saved_ = 0;
   generators_changed_ = false;
   saved_seconds_ = seconds_;
+  saved_cost_ = cost_;
+  saved_wrong_start_ = wrong_start_;
   saved_excess_ = excess_;
 }
 
@@ -209,6 +230,8 @@ void Liveness::undo() {
   }
   if (generators_changed_) generators_ = saved_generators_;
   seconds_ = saved_seconds_;
+  cost_ = saved_cost_;
+  wrong_start_ = saved_wrong_start_;
   excess_ = saved_excess_;
   keep();
 }

@@ -30,10 +30,11 @@ class Liveness {
   bool liveBefore(int t, int v) const {
     return (word(block_of_[static_cast<size_t>(t)], v) >> (v & 63)) & 1;
   }
-  double seconds() const { return seconds_; }
+  double seconds() const { return seconds_; }  // replays and transfers
+  double cost() const { return cost_; }        // in the objective; each transfer wakes the store
   // Sum over stages of what lies above the budget, and the greatest of them.
-  double excessBytes() const { return excess_; }
-  int64_t peakBytes() const;
+  double excessBytes() const { return excess_ + wrong_start_; }
+  int64_t peakBytes() const;  // above all bounds for a plan that no schedule can be
 
   void insert(int t, int r);  // no effect where it is there already
   void remove(int t, int r);
@@ -79,6 +80,10 @@ class Liveness {
   int highest_dirty_ = -1;
   int num_dirty_ = 0;
   double seconds_ = 0, saved_seconds_ = 0;
+  double cost_ = 0, saved_cost_ = 0;
+  // Bytes that the plan finds in memory when the step begins, and that are away then: no plan may.
+  double wrong_start_ = 0, saved_wrong_start_ = 0;
+  std::vector<int> starts_away_;  // values
   double excess_ = 0, saved_excess_ = 0;
   bool generators_changed_ = false;
   std::vector<int64_t> saved_generators_;

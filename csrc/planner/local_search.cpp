@@ -69,7 +69,7 @@ void LocalSearch::describeColumns() {
     const auto& events = program_.events()[v];
     for (size_t k = 0; k + 1 < events.size(); ++k) {
       const auto stageOf = [&](const Event& event) {
-        return program_.steps()[static_cast<size_t>(event.step)].stage;
+        return event.step < 0 ? 0 : program_.steps()[static_cast<size_t>(event.step)].stage;
       };
       span(events[k].gap_column, stageOf(events[k]), stageOf(events[k + 1]));
       columns_of_[v].push_back(events[k].gap_column);

@@ -70,7 +70,11 @@ int64_t ProblemOptions::defaultSmallBytes(int64_t plain_peak_bytes) {
 
 Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfile& profile,
                  const ProblemOptions& options)
-    : generator_bytes(profile.generator_state_bytes), graph_(&graph), profile_(&profile) {
+    : generator_bytes(profile.generator_state_bytes),
+      graph_(&graph),
+      profile_(&profile),
+      objective_(options.objective),
+      pages_(options.paging && profile.hasStore()) {
   for (const Op& op : graph.ops()) plain_seconds += profile.firstSeconds(op);
   for (int64_t k = 0; k < graph.numOps(); ++k) {
     if (graph.ops()[static_cast<size_t>(k)].phase == Phase::kBackward) last_backward_ = OpId(k);
@@ -104,11 +108,11 @@ bool Problem::leftOut(const Recipe& recipe) const {
 }
 
 void Problem::findReplays(const RecipeTable& table, const ProblemOptions& options) {
-  value_of.assign(static_cast<size_t>(graph_->numValues()), -1);
+  segments_.assign(static_cast<size_t>(graph_->numValues()), {});
   const auto& recipes = table.recipes();
   std::vector<char> left_out(recipes.size(), 0);
   std::vector<int> order;
-  for (size_t r = 0; r < recipes.size(); ++r) {
+  for (size_t r = 0; options.recompute && r < recipes.size(); ++r) {
     if (options.lean && leftOut(recipes[r])) {
       left_out[r] = 1;
       exact = false;
@@ -116,17 +120,28 @@ void Problem::findReplays(const RecipeTable& table, const ProblemOptions& option
       order.push_back(static_cast<int>(r));
     }
   }
-  for (const int r : runningOrder(table, order))
-    addReplay(recipes[static_cast<size_t>(r)], r, options);
+  // The page-in of an input stands before the recipes that read it.
+  for (const int r : runningOrder(table, order)) {
+    const Recipe& recipe = recipes[static_cast<size_t>(r)];
+    for (const ValueId u : recipe.inputs) {
+      if (table.recipeOf(u) < 0) addSegments(u, options);
+    }
+    addReplay(recipe, r, options);
+  }
+  for (int64_t i = 0; i < graph_->numValues(); ++i) {
+    const int r = table.recipeOf(ValueId(i));
+    if (!options.recompute || r < 0) addSegments(ValueId(i), options);
+  }
   // An input that this problem keeps as it is must still be alive.
   for (Replay& replay : replays) {
+    if (replay.is_page) continue;
     const Recipe& recipe = recipes[static_cast<size_t>(replay.table_index)];
     OpId limit = recipe.valid_until;
     for (const ValueId u : recipe.inputs) {
       const int source = table.recipeOf(u);
       if (source >= 0 && left_out[static_cast<size_t>(source)])
         limit = std::min(limit, graph_->value(u).death);
-      if (source >= 0 && !left_out[static_cast<size_t>(source)] && value_of[at(u)] < 0)
+      if (source >= 0 && !left_out[static_cast<size_t>(source)] && segments_[at(u)].empty())
         replay.held.push_back(u);
     }
     replay.until_stage = limit.index;
@@ -135,6 +150,7 @@ void Problem::findReplays(const RecipeTable& table, const ProblemOptions& option
 
 void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOptions& options) {
   Replay replay;
+  const int index = static_cast<int>(replays.size());
   for (const ValueId v : recipe.outputs) {
     const int64_t bytes = graph_->value(v).bytes;
     if (bytes <= options.small_bytes) {
@@ -142,9 +158,9 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
       exact = exact && bytes == 0;
       continue;
     }
-    value_of[at(v)] = numValues();
+    segments_[at(v)].push_back(numValues());
     replay.outputs.push_back(numValues());
-    Evictable value{.id = v, .bytes = bytes, .recipe = static_cast<int>(replays.size())};
+    Evictable value{.id = v, .bytes = bytes, .recipe = index};
     value.first_stage = recipe.producer().index;
     value.at_end = graph_->value(v).death >= graph_->endOfStep();
     values.push_back(std::move(value));
@@ -158,13 +174,120 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
     replay.seconds += profile_->replaySeconds(graph_->op(op));
     if (graph_->op(op).random) replay.random_stages.push_back(op.index);
   }
+  replay.cost = replay.seconds;
+  const std::vector<int> outputs = replay.outputs;
   replays.push_back(std::move(replay));
+  for (const int v : outputs) {
+    if (pages_) addPage(v);
+  }
+}
+
+// See Note [Segments]. No effect where the value has some.
+void Problem::addSegments(ValueId id, const ProblemOptions& options) {
+  const Value& value = graph_->value(id);
+  if (!pages_ || !value.evictable || !value.death.valid() || !segments_[at(id)].empty()) return;
+  if (value.bytes <= options.small_bytes) {
+    exact = exact && value.bytes == 0;
+    return;
+  }
+  const auto add = [&](Evictable&& segment) {
+    segments_[at(id)].push_back(numValues());
+    values.push_back(std::move(segment));
+    addPage(numValues() - 1);
+  };
+  const bool outlives = value.death >= graph_->endOfStep();
+  if (value.producer.valid()) {
+    add({.id = id, .bytes = value.bytes, .first_stage = value.producer.index, .at_end = outlives});
+    return;
+  }
+  const std::vector<OpId>& writers = graph_->writersOf(id);
+  const bool is_away = std::binary_search(options.away.begin(), options.away.end(), id);
+  if (is_away) away.push_back(id);
+  add({.id = id,
+       .bytes = value.bytes,
+       .first_stage = -1,
+       .starts_away = is_away,
+       .goes_on = !writers.empty(),
+       .at_end = writers.empty() && outlives && !is_away});
+  if (writers.empty()) return;
+  if (is_away) {
+    page_outs.push_back(numValues());
+    const double seconds = profile_->pageOutSeconds(value.bytes);
+    constant_seconds += seconds;
+    constant_cost += costOfTransfer(seconds);
+  }
+  // A schedule may page between two writes: this problem does not.
+  if (writers.back().index > writers.front().index + 1) exact = false;
+  add({.id = id,
+       .bytes = value.bytes,
+       .first_stage = writers.back().index,
+       .in_place = writers.front() == writers.back(),
+       .at_end = outlives && !is_away});
+}
+
+// The way back of a segment through the store.
+void Problem::addPage(int v) {
+  Evictable& value = values[static_cast<size_t>(v)];
+  const std::vector<OpId>& writers = graph_->writersOf(value.id);
+  Replay page;
+  page.is_page = true;
+  page.outputs = {v};
+  page.replay_bytes = value.bytes;
+  page.last_stage = value.first_stage;
+  if (value.first_stage >= 0 && !writers.empty())
+    page.last_stage = std::max(value.first_stage, static_cast<int>(writers.back().index));
+  page.until_stage = value.goes_on ? static_cast<int>(writers.front().index) : endStage();
+  const OpId death = graph_->value(value.id).death;
+  if (value.recipe < 0 && !value.goes_on && death < graph_->endOfStep())
+    page.until_stage = death.index;
+  // A schedule may page between the writes to a value: this problem does not.
+  if (page.last_stage > value.first_stage + 1 && value.first_stage >= 0) exact = false;
+  page.out_stage = page.last_stage + 1;
+  page.seconds = profile_->pageInSeconds(value.bytes);
+  page.cost = costOfTransfer(page.seconds);
+  const bool written_anyway = value.starts_away || (!page_outs.empty() && page_outs.back() == v);
+  if (!written_anyway) {
+    page.once_seconds = profile_->pageOutSeconds(value.bytes);
+    page.once_cost = costOfTransfer(page.once_seconds);
+  }
+  value.page = static_cast<int>(replays.size());
+  replays.push_back(std::move(page));
+}
+
+double Problem::costOfTransfer(double seconds) const {
+  const double watts = profile_->busyWatts() + profile_->alwaysWatts();
+  if (objective_ != Objective::kEnergy || watts <= 0) return seconds;
+  return seconds * (profile_->alwaysWatts() + profile_->store_watts) / watts;
+}
+
+double Problem::costOfWakeUp() const {
+  const double watts = profile_->busyWatts() + profile_->alwaysWatts();
+  return objective_ == Objective::kEnergy && watts > 0 ? profile_->wake_joules / watts : 0;
+}
+
+int Problem::segmentAt(ValueId id, int t) const {
+  for (const int v : segments_[at(id)]) {
+    const Evictable& value = values[static_cast<size_t>(v)];
+    if (value.goes_on && t > graph_->writersOf(id).front().index) continue;
+    if (graph_->value(id).producer.valid() || value.first_stage < t) return v;
+  }
+  return -1;
 }
 
 void Problem::linkReplays(const RecipeTable& table) {
   for (Replay& replay : replays) {
-    for (const ValueId u : table.recipes()[static_cast<size_t>(replay.table_index)].inputs) {
-      if (const int v = value_of[at(u)]; v >= 0) replay.inputs.push_back(v);
+    if (replay.is_page) continue;
+    const Recipe& recipe = table.recipes()[static_cast<size_t>(replay.table_index)];
+    for (const ValueId u : recipe.inputs) {
+      // All reads of a recipe find one version, so the first of them will do.
+      int reads = replay.last_stage;
+      for (const OpId op : recipe.ops) {
+        const auto& read = graph_->dataInputs(op);
+        if (!std::binary_search(read.begin(), read.end(), u)) continue;
+        reads = op.index;
+        break;
+      }
+      if (const int v = segmentAt(u, reads); v >= 0) replay.inputs.push_back(v);
     }
     std::sort(replay.inputs.begin(), replay.inputs.end());
     std::sort(replay.outputs.begin(), replay.outputs.end());
@@ -174,30 +297,36 @@ void Problem::linkReplays(const RecipeTable& table) {
 void Problem::findUses(const RecipeTable& table) {
   for (int v = 0; v < numValues(); ++v) {
     Evictable& value = values[static_cast<size_t>(v)];
-    value.pin_stage = value.first_stage;
-    for (const OpId op : graph_->usesOf(value.id)) {
-      const int t = op.index;
-      POET_INTERNAL_ASSERT(t > value.first_stage, "value ", value.id.index,
-                           " is used by its own producer");
+    const std::vector<OpId>& writers = graph_->writersOf(value.id);
+    const auto use = [&](int t) {
       value.use_stages.push_back(t);
       stages[static_cast<size_t>(t)].needs.push_back(v);
+    };
+    value.pin_stage = value.first_stage;
+    for (const OpId op : graph_->usesOf(value.id)) {
+      if (op.index <= value.first_stage) {
+        POET_INTERNAL_ASSERT(!graph_->value(value.id).producer.valid(), "value ", value.id.index,
+                             " is used by its own producer");
+        continue;
+      }
+      if (value.goes_on && op > writers.front()) break;
+      use(op.index);
     }
-    for (const OpId op : graph_->writersOf(value.id)) {
-      value.pin_stage = std::max(value.pin_stage, op.index);
+    if (!value.goes_on) {
+      for (const OpId op : writers) value.pin_stage = std::max<int>(value.pin_stage, op.index);
+      // See Note [Recoverability] in graph/recipes.h: a use by the op of its death. What has no
+      // recipe could not come back at all if it were dropped before.
+      const OpId death = graph_->value(value.id).death;
+      const bool until_death =
+          death < graph_->endOfStep() && (value.recipe < 0 || table.mustEndResident(value.id));
+      if (until_death && death.index > value.first_stage &&
+          (value.use_stages.empty() || value.use_stages.back() < death.index))
+        use(death.index);
+      if (value.at_end) use(endStage());
     }
-    // See Note [Recoverability] in graph/recipes.h: a use by the op of its death.
-    const OpId death = graph_->value(value.id).death;
-    if (table.mustEndResident(value.id) &&
-        (value.use_stages.empty() || value.use_stages.back() < death.index)) {
-      value.use_stages.push_back(death.index);
-      stages[static_cast<size_t>(death.index)].needs.push_back(v);
-    }
-    if (value.at_end) {
-      value.use_stages.push_back(endStage());
-      stages.back().needs.push_back(v);
-    }
-    stages[static_cast<size_t>(value.first_stage)].born.push_back(v);
+    if (value.first_stage >= 0) stages[static_cast<size_t>(value.first_stage)].born.push_back(v);
   }
+  for (Stage& stage : stages) std::sort(stage.needs.begin(), stage.needs.end());
 }
 
 void Problem::findFixed() {
@@ -210,8 +339,15 @@ void Problem::findFixed() {
   std::vector<int64_t> before(size), during(size), held(size);
   for (int64_t i = 0; i < graph_->numValues(); ++i) {
     const ValueId id(i);
-    if (value_of[at(id)] >= 0) continue;
     const Value& value = graph_->value(id);
+    if (!segments_[at(id)].empty()) {
+      if (value.producer.valid() || graph_->writersOf(id).empty()) continue;
+      const int64_t first = graph_->writersOf(id).front().index;
+      const int64_t last = graph_->writersOf(id).back().index;
+      addSpan(during, first + 1, last - 1, value.bytes);
+      addSpan(before, first + 1, last, value.bytes);
+      continue;
+    }
     fixed.push_back(Fixed{.id = id, .bytes = value.bytes, .hold_stage = hold[at(id)]});
     const int64_t natural = std::min<int64_t>(value.death.index, n);
     int64_t last = natural;
@@ -231,14 +367,16 @@ void Problem::findFixed() {
     stage.held_bytes = held[at(stage.op)];
     if (stage.op < graph_->endOfStep())
       stage.fixed_during_bytes += graph_->op(stage.op).workspace_bytes;
-    for (const int v : stage.born) stage.fixed_during_bytes += values[static_cast<size_t>(v)].bytes;
+    for (const int v : stage.born) {
+      const Evictable& value = values[static_cast<size_t>(v)];
+      if (!value.in_place) stage.fixed_during_bytes += value.bytes;
+    }
   }
 }
 
 void Problem::findFloor() {
   std::vector<int64_t> forced(stages.size() + 1);
   for (const Evictable& value : values) {
-    const Replay& replay = replays[static_cast<size_t>(value.recipe)];
     int covered = value.first_stage;  // its own production is among the fixed bytes
     const auto cover = [&](int first, int last) {
       addSpan(forced, std::max(first, covered + 1), last, value.bytes);
@@ -247,12 +385,14 @@ void Problem::findFloor() {
     cover(value.first_stage, value.pin_stage);
     int touched = value.first_stage;
     for (const int use : value.use_stages) {
-      const bool comes_back_here = replay.last_stage < use && use <= replay.until_stage;
-      const bool comes_back_before = replay.until_stage > std::max(replay.last_stage, touched);
-      cover(comes_back_here                                ? use
-            : comes_back_before && use > replay.last_stage ? replay.until_stage
-                                                           : touched,
-            use);
+      int from = touched;  // it stays from its last touch, or comes back: as late as it can
+      for (const int r : {value.recipe, value.page}) {
+        if (r < 0) continue;
+        const Replay& replay = replays[static_cast<size_t>(r)];
+        if (replay.last_stage < use && replay.until_stage > std::max(replay.last_stage, touched))
+          from = std::max(from, std::min(replay.until_stage, use));
+      }
+      cover(from, use);
       touched = use;
     }
   }
@@ -264,6 +404,17 @@ void Problem::findFloor() {
       floor_op = stages[t].op;
     }
   }
+}
+
+ReplayPlan Problem::leastPlan() const {
+  ReplayPlan plan;
+  plan.by_stage.resize(stages.size());
+  for (const Evictable& value : values) {
+    if (!value.starts_away || value.use_stages.empty()) continue;
+    auto& stage = plan.by_stage[static_cast<size_t>(value.use_stages.front())];
+    stage.insert(std::lower_bound(stage.begin(), stage.end(), value.page), value.page);
+  }
+  return plan;
 }
 
 int Problem::plainTouchBefore(int value, int t) const {

@@ -9,6 +9,8 @@
 #include "device/profile.h"
 #include "graph/graph.h"
 #include "graph/recipes.h"
+#include "planner/replay_plan.h"
+#include "schedule/schedule.h"
 
 namespace poet::planner {
 
@@ -18,13 +20,31 @@ namespace poet::planner {
 // are stages as well: nothing happens in them, but a value may die with one, or a recipe end before
 // it, and then it matters on which side of it a replay stands.
 
-// A value that a plan may free and bring back: an output of a recipe above the size threshold.
+// Note [Segments]
+// What a plan may free and bring back is not a value but a span of its life in which nothing writes
+// to it: an *Evictable*.
+// - A value that the step makes has one: from its last write on; until then it stays.
+// - A value that exists before the step has one up to its first write, and one from its last write
+//   on; between the two it is a constant. The second one is born in the stage of that write, in
+//   place of the first where there is one write only. A value without writes has one.
+// It comes back by a recompute (an output of a recipe), by a page-in, or by either.
+//
+// Note [Page-ins are replays]
+// A page-in of v acts like a recipe that makes v and reads nothing. What it costs beyond that, the
+// one page_out that all page-ins of a segment share, is paid once for a plan (Replay::once_*), as
+// the generator states of a random recipe are kept once. So greedy, annealing, program, cuts and
+// extraction know of one kind of thing. The page_out stands right after the last write: earlier is
+// impossible, and later gains nothing without overlap.
 struct Evictable {
   ValueId id;
   int64_t bytes = 0;
-  int recipe = -1;      // index into Problem::recipes
-  int first_stage = 0;  // its producer's
-  int pin_stage = 0;    // of its last write: it is not freed before this stage has run
+  int recipe = -1;           // index into Problem::replays; -1: it cannot be recomputed
+  int page = -1;             // likewise; -1: it cannot be paged
+  int first_stage = 0;       // its producer's or first write's; -1: the start of the step
+  bool starts_away = false;  // in the store when the step begins (first_stage is -1)
+  bool in_place = false;     // born with a write to the segment before it, which is resident then
+  bool goes_on = false;      // its last use is the write after which the next segment may begin
+  int pin_stage = 0;         // of its last write: it is not freed before this stage has run
   std::vector<int> use_stages =
       {};  // first executions that touch it, ascending, after first_stage; the end of the
            // step is one where the value outlives it
@@ -40,17 +60,23 @@ struct Fixed {
       -1;  // small outputs of recipes: the last stage whose replays may still read it; else -1
 };
 
-// A recipe of the RecipeTable with at least one evictable output.
+// A recipe of the RecipeTable with at least one evictable output, or a page-in.
 struct Replay {
-  int table_index = -1;
+  int table_index = -1;  // of a recipe
+  bool is_page = false;
   std::vector<OpId> ops;
   std::vector<int> outputs;  // evictable values, ascending
   std::vector<int> inputs;   // likewise
   std::vector<ValueId>
       held;  // small outputs of other recipes that it reads: they must be retained for it
   std::vector<ValueId> small_outputs;
-  int64_t replay_bytes = 0;        // all outputs afresh, and the workspace
-  double seconds = 0;              // of one replay
+  int64_t replay_bytes = 0;  // all outputs afresh, and the workspace
+  double seconds = 0;        // of one replay
+  // In the objective: seconds of plain computation that are as dear (Problem::costOfTransfer).
+  double cost = 0;
+  double once_seconds = 0;  // of a page-in: the page_out, paid by the first page-in of a plan
+  double once_cost = 0;
+  int out_stage = -1;              // of a page-in: the page_out stands before the op of this stage
   int last_stage = 0;              // stage of its last op: it may run in later stages only
   int until_stage = -1;            // last stage in which it may run
   std::vector<int> random_stages;  // first executions of its ops that draw from a generator
@@ -75,6 +101,11 @@ struct ProblemOptions {
   // Leaves out gradients that survive the step and everything that the optimizer makes or touches:
   // they are seldom worth a choice, and there are hundreds of them.
   bool lean = false;
+  Objective objective = Objective::kEnergy;
+  bool recompute = true;
+  bool paging = false;  // needs DeviceProfile::hasStore()
+  // See Note [Away between steps] in schedule/schedule.h.
+  std::vector<ValueId> away = {};
 };
 
 // Immutable once built.
@@ -97,12 +128,23 @@ class Problem {
   int plainTouchBefore(int value, int t) const;
   // Earliest stage >= t in which plain training touches it; -1 where there is none.
   int plainTouchFrom(int value, int t) const;
+  // What every plan has: a page-in of each value that starts away, before its first use.
+  ReplayPlan leastPlan() const;
+  bool pages() const { return pages_; }
+  // Seconds of plain computation that are as dear as a transfer of so many seconds, and as a
+  // wake-up of the store.
+  double costOfTransfer(double seconds) const;
+  double costOfWakeUp() const;
 
   std::vector<Stage> stages;
   std::vector<Evictable> values;
   std::vector<Replay> replays;  // in an order in which each may read what earlier ones make
   std::vector<Fixed> fixed;
-  std::vector<int> value_of;  // by ValueId: index into values, or -1
+  // Page-outs that every plan has: of values that are away between steps, after their last write.
+  std::vector<int> page_outs;  // values that begin with that write
+  std::vector<ValueId> away;   // ascending
+  double constant_seconds = 0;
+  double constant_cost = 0;
   int64_t generator_bytes = 0;
   double plain_seconds = 0;
   // No positive size was rounded into a constant and nothing was left out: bounds hold for every
@@ -118,7 +160,11 @@ class Problem {
   void findStages();
   void findReplays(const RecipeTable& table, const ProblemOptions& options);
   void addReplay(const Recipe& recipe, int table_index, const ProblemOptions& options);
+  void addSegments(ValueId id, const ProblemOptions& options);
+  void addPage(int value);
   void linkReplays(const RecipeTable& table);
+  // Segment that holds the value when stage t reads it; -1: it is a constant then.
+  int segmentAt(ValueId id, int t) const;
   void findUses(const RecipeTable& table);
   void findFixed();
   void findFloor();
@@ -126,6 +172,9 @@ class Problem {
 
   const Graph* graph_;
   const DeviceProfile* profile_;
+  Objective objective_;
+  bool pages_ = false;
+  std::vector<std::vector<int>> segments_;  // by ValueId: indices into values, ascending in time
   OpId last_backward_;
 };
 

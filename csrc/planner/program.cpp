@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/error.h"
+
 namespace poet::planner {
 namespace {
 
@@ -22,6 +24,7 @@ Program::Program(const Problem& problem, const Candidates& candidates,
   addSteps(candidates);
   addEvents();
   addGenerators();
+  addPageOuts();
   addDeadline();
   if (options.excess_weight > 0)
     excess_column_ = model_.addColumn(options.excess_weight, 0, kInfinity, false);
@@ -34,7 +37,7 @@ void Program::addSteps(const Candidates& candidates) {
     for (const int r : candidates[static_cast<size_t>(t)]) {
       const Replay& replay = problem_->replays[static_cast<size_t>(r)];
       const int column =
-          model_.addBinary(options_.replay_weight * costPerSecond(*problem_) * replay.seconds);
+          model_.addBinary(options_.replay_weight * costPerSecond(*problem_) * replay.cost);
       const int s = static_cast<int>(steps_.size());
       steps_.push_back({.stage = t, .replay = r, .column = column});
       fixed_.push_back(stage.fixed_before_bytes);
@@ -48,6 +51,11 @@ void Program::addSteps(const Candidates& candidates) {
 
 void Program::addEvents() {
   events_.resize(problem_->values.size());
+  for (int v = 0; v < problem_->numValues(); ++v) {
+    const Evictable& value = problem_->values[static_cast<size_t>(v)];
+    if (value.first_stage < 0 && !value.starts_away)
+      events_[static_cast<size_t>(v)].push_back({.step = -1, .makes = true});
+  }
   for (int s = 0; s < static_cast<int>(steps_.size()); ++s) {
     const MicroStep& step = steps_[static_cast<size_t>(s)];
     const auto touch = [&](int v, bool makes) {
@@ -72,7 +80,7 @@ void Program::addValue(int v, std::vector<Event>& events) {
   int before = -1;  // column of the gap before the event
   for (size_t k = 0; k < events.size(); ++k) {
     Event& event = events[k];
-    const MicroStep& step = steps_[static_cast<size_t>(event.step)];
+    const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
     int after = -1;
     if (k + 1 < events.size()) {
       after = event.gap_column = model_.addBinary(0);
@@ -90,10 +98,13 @@ void Program::addValue(int v, std::vector<Event>& events) {
       if (step.replay >= 0 && after >= 0) {  // (1); a first execution makes it for sure
         before >= 0 ? atMost(after, step.column, before) : atMost(after, step.column, -1);
       }
+    } else if (step.replay >= 0 && before < 0) {  // it starts away, and nothing brought it back
+      model_.upper[static_cast<size_t>(step.column)] = 0;
     } else if (step.replay >= 0) {  // (2)
       atMost(step.column, before, -1);
       if (after >= 0) atMost(after, before, -1);
     } else {  // (3)
+      POET_INTERNAL_ASSERT(before >= 0, "value ", v, " is used before it can be there");
       model_.lower[static_cast<size_t>(before)] = 1;
     }
     before = after;
@@ -121,6 +132,45 @@ void Program::addGenerators() {
   }
 }
 
+int Program::wakeColumn(int stage) {
+  int& column = wake_column_[static_cast<size_t>(stage)];
+  if (column < 0) {
+    column = model_.addBinary(options_.replay_weight * costPerSecond(*problem_) *
+                              problem_->costOfWakeUp());
+  }
+  return column;
+}
+
+void Program::addPageOuts() {
+  out_column_.assign(problem_->replays.size(), -1);
+  wake_column_.assign(problem_->stages.size() + 1, -1);
+  const bool wakes = problem_->costOfWakeUp() > 0;
+  const auto atMost = [&](int a, int b) {
+    model_.addRow(std::vector<Term>{{a, 1}, {b, -1}}, -kInfinity, 0);
+  };
+  for (const int v : problem_->page_outs) {
+    const int page = problem_->values[static_cast<size_t>(v)].page;
+    if (wakes) {
+      const int column = wakeColumn(problem_->replays[static_cast<size_t>(page)].out_stage);
+      model_.lower[static_cast<size_t>(column)] = 1;
+    }
+  }
+  for (const MicroStep& step : steps_) {
+    if (step.replay < 0) continue;
+    const Replay& replay = problem_->replays[static_cast<size_t>(step.replay)];
+    if (!replay.is_page) continue;
+    if (wakes) atMost(step.column, wakeColumn(step.stage));  // (7)
+    if (replay.once_seconds <= 0) continue;
+    int& column = out_column_[static_cast<size_t>(step.replay)];
+    if (column < 0) {
+      column =
+          model_.addBinary(options_.replay_weight * costPerSecond(*problem_) * replay.once_cost);
+      if (wakes) atMost(column, wakeColumn(replay.out_stage));  // (7)
+    }
+    atMost(step.column, column);  // (4)
+  }
+}
+
 void Program::addDeadline() {
   if (!options_.replay_seconds_limit) return;
   const double scale = problem_->plain_seconds > 0 ? problem_->plain_seconds : 1;
@@ -130,7 +180,12 @@ void Program::addDeadline() {
     const double seconds = problem_->replays[static_cast<size_t>(step.replay)].seconds;
     if (seconds > 0) terms.push_back({step.column, seconds / scale});
   }
-  model_.addRow(terms, -kInfinity, *options_.replay_seconds_limit / scale);  // (6)
+  for (size_t r = 0; r < out_column_.size(); ++r) {
+    if (out_column_[r] >= 0)
+      terms.push_back({out_column_[r], problem_->replays[r].once_seconds / scale});
+  }
+  model_.addRow(terms, -kInfinity,
+                (*options_.replay_seconds_limit - problem_->constant_seconds) / scale);  // (6)
 }
 
 std::vector<double> Program::profile(std::span<const double> x) const {
@@ -227,8 +282,11 @@ void Program::relaxedRow(int step, std::vector<Term>& terms) const {
     if (gap < 0) continue;
     const auto bytes = static_cast<double>(problem_->values[static_cast<size_t>(v)].bytes);
     coefficients[gap] += bytes;
-    const int made = replayColumn(here.stage, problem_->values[static_cast<size_t>(v)].recipe);
-    if (made >= 0) coefficients[made] -= bytes;
+    const Evictable& value = problem_->values[static_cast<size_t>(v)];
+    for (const int r : {value.recipe, value.page}) {
+      const int made = r < 0 ? -1 : replayColumn(here.stage, r);
+      if (made >= 0) coefficients[made] -= bytes;
+    }
   }
   for (size_t r = 0; r < generator_column_.size(); ++r) {
     if (generator_column_[r] < 0) continue;
@@ -309,8 +367,10 @@ ReplayPlan Program::planOf(std::span<const double> x) const {
 }
 
 void Program::leastRetention(std::vector<double>& x) const {
-  for (int& column : std::vector<int>(generator_column_)) {
-    if (column >= 0) x[static_cast<size_t>(column)] = 0;
+  for (const auto* columns : {&generator_column_, &out_column_, &wake_column_}) {
+    for (const int column : *columns) {
+      if (column >= 0) x[static_cast<size_t>(column)] = model_.lower[static_cast<size_t>(column)];
+    }
   }
   for (const MicroStep& step : steps_) {
     if (step.replay < 0) continue;
@@ -318,12 +378,20 @@ void Program::leastRetention(std::vector<double>& x) const {
     r = r > kYes ? 1 : 0;
     const int generator = generator_column_[static_cast<size_t>(step.replay)];
     if (r > 0 && generator >= 0) x[static_cast<size_t>(generator)] = 1;
+    const int out = out_column_[static_cast<size_t>(step.replay)];
+    const Replay& replay = problem_->replays[static_cast<size_t>(step.replay)];
+    if (r > 0 && out >= 0) x[static_cast<size_t>(out)] = 1;
+    if (r == 0 || !replay.is_page) continue;
+    for (const int stage : {step.stage, out >= 0 ? replay.out_stage : step.stage}) {
+      const int wake = wake_column_[static_cast<size_t>(stage)];
+      if (wake >= 0) x[static_cast<size_t>(wake)] = 1;
+    }
   }
   for (const std::vector<Event>& events : events_) {
     bool needed = false;
     for (size_t k = events.size(); k-- > 0;) {
       const Event& event = events[k];
-      const MicroStep& step = steps_[static_cast<size_t>(event.step)];
+      const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
       if (event.gap_column >= 0) x[static_cast<size_t>(event.gap_column)] = needed ? 1 : 0;
       const bool runs = step.column < 0 || x[static_cast<size_t>(step.column)] > kYes;
       if (runs) needed = !event.makes;

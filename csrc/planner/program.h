@@ -20,12 +20,14 @@ namespace poet::planner {
 // order. Variables, all binary:
 //   r_s  the replay of micro-step s runs;
 //   x_g  the value stays in memory across gap g, from one of its events to the next;
-//   g_p  the generator states of replay p are kept.
+//   g_p  the generator states of replay p are kept; of a page-in p: its page_out is made.
+//   w_t  the store is woken before stage t; only where that costs something.
 // Rows, with x the gap before an event and x' the gap after it:
 //   (1) P by replay s:           x' <= x + r_s
 //   (2) U by replay s:           r_s <= x          and x' <= x
 //   (3) U by a first execution:  x = 1
-//   (4) random ops:              r_s <= g_p
+//   (4) random ops, page-ins:    r_s <= g_p
+//   (7) transfers at stage t:    r_s <= w_t, g_p <= w_t
 //   (5) memory at s:             sum of bytes x over gaps across s + replay bytes r_s + generator
 //   bytes g <= B - fixed_s (6) deadline:                sum of seconds r <= D
 // Rows (5) are many and few of them bind, so whoever solves adds those that are violated. All rows
@@ -54,7 +56,7 @@ struct MicroStep {
 };
 
 struct Event {
-  int step = 0;
+  int step = 0;  // -1: the start of the step, where the value is there already
   bool makes = false;
   int gap_column = -1;  // of the gap after it; -1 after the last
 };
@@ -85,7 +87,7 @@ struct MemoryRow {
   double excess_bytes = 0;
 };
 
-// Scaled objective of one second of replays.
+// Scaled objective of one second of plain computation.
 double costPerSecond(const Problem& problem);
 
 class Program {
@@ -129,6 +131,8 @@ class Program {
   void addEvents();
   void addValue(int v, std::vector<Event>& events);
   void addGenerators();
+  void addPageOuts();
+  int wakeColumn(int stage);
   void addDeadline();
   void relaxReplays(std::span<const double> x, std::vector<double>& bytes) const;
   void relaxedRow(int step, std::vector<Term>& terms) const;
@@ -145,6 +149,8 @@ class Program {
   std::vector<MemoryItem> items_;
   std::vector<int64_t> fixed_;
   std::vector<int> generator_column_;  // by replay, -1 where none
+  std::vector<int> out_column_;        // by replay: its page_out, -1 where none
+  std::vector<int> wake_column_;       // by stage, -1 where none
   int excess_column_ = -1;
 };
 

@@ -51,7 +51,7 @@ class PlanSearch {
         limits_(limits),
         on_better_(on_better),
         deadline_(limits.time_limit_seconds) {
-    outcome_.closest.by_stage.resize(problem.stages.size());
+    outcome_.closest = problem.leastPlan();
     outcome_.closest_peak_bytes = std::numeric_limits<int64_t>::max();
   }
 
@@ -92,15 +92,16 @@ class PlanSearch {
     const bool fits = goal_.least_peak || timeline.peak_bytes <= goal_.budget_bytes;
     const bool better =
         !outcome_.best || (goal_.least_peak ? timeline.peak_bytes < outcome_.best_peak_bytes
-                                            : timeline.replay_seconds < outcome_.best_seconds);
+
+                                            : timeline.replay_cost < outcome_.best_cost);
     if (!fits || !better) return;
     if (!outcome_.best || goal_.least_peak ||
-        outcome_.best_seconds - timeline.replay_seconds > replayCost(kLeastGain))
+        outcome_.best_cost - timeline.replay_cost > replayCost(kLeastGain))
       progressed();
     outcome_.best = plan;
     outcome_.best_peak_bytes = timeline.peak_bytes;
-    outcome_.best_seconds = timeline.replay_seconds;
-    if (on_better_) on_better_(plan, outcome_.bound_seconds);
+    outcome_.best_cost = timeline.replay_cost;
+    if (on_better_) on_better_(plan, outcome_.bound_cost);
   }
 
   void progressed() { last_progress_ = deadline_.elapsed(); }
@@ -112,7 +113,7 @@ class PlanSearch {
       return true;
     if (!outcome_.best && deadline_.elapsed() > limits_.seconds_without_plan) return true;
     if (outcome_.best && !goal_.least_peak &&
-        outcome_.best_seconds - outcome_.bound_seconds <= replayCost(kCloseEnough))
+        outcome_.best_cost - outcome_.bound_cost <= replayCost(kCloseEnough))
       return true;
     if (turn_ < 2) return false;
     if (!outcome_.best) return false;
@@ -123,9 +124,7 @@ class PlanSearch {
   const ReplayPlan& current() const { return outcome_.best ? *outcome_.best : outcome_.closest; }
 
   void greedyStarts() {
-    ReplayPlan plain;
-    plain.by_stage.resize(problem_.stages.size());
-    consider(plain);
+    consider(problem_.leastPlan());
     for (const double factor : kBudgetFactors) {
       bool any = false;
       for (const double exponent : kDistanceExponents) {
@@ -187,7 +186,8 @@ class PlanSearch {
         relax(*program_, {.time_limit_seconds = std::min(
                               deadline_.left(), kRelaxationShare * limits_.time_limit_seconds)});
     if (relaxation_.has_bound && !goal_.least_peak) {
-      outcome_.bound_seconds = std::max(0.0, relaxation_.objective / costPerSecond(problem_));
+      outcome_.bound_cost =
+          problem_.constant_cost + std::max(0.0, relaxation_.objective / costPerSecond(problem_));
     }
     search_ = std::make_unique<LocalSearch>(
         *program_, relaxation_,
@@ -226,9 +226,10 @@ class PlanSearch {
                        .threads = limits_.threads,
                        .start = &start});
     if (result.status == SolverStatus::kInfeasible) return;
-    outcome_.bound_seconds =
-        std::max(outcome_.bound_seconds,
-                 std::min(result.bound / costPerSecond(problem_), outcome_.best_seconds));
+    outcome_.bound_cost =
+        std::max(outcome_.bound_cost,
+                 std::min(problem_.constant_cost + result.bound / costPerSecond(problem_),
+                          outcome_.best_cost));
     if (result.plan) consider(*result.plan);
   }
 

@@ -25,10 +25,10 @@ struct SearchGoal {
 struct SearchOutcome {
   std::optional<ReplayPlan> best;  // keeps the budget (least_peak: the deadline)
   int64_t best_peak_bytes = 0;
-  double best_seconds = 0;  // its replays
-  ReplayPlan closest;  // least peak seen within the deadline, whether it keeps the budget or not
+  double best_cost = 0;  // in the objective, in seconds of plain computation
+  ReplayPlan closest;    // least peak seen within the deadline, whether it keeps the budget or not
   int64_t closest_peak_bytes = 0;
-  double bound_seconds = 0;  // lower bound over the candidates of the program, on replays
+  double bound_cost = 0;  // lower bound over the candidates of the program, likewise
 };
 
 struct SearchLimits {
@@ -39,7 +39,7 @@ struct SearchLimits {
 };
 
 // Hears of every better plan.
-using PlanCallback = std::function<void(const ReplayPlan&, double bound_seconds)>;
+using PlanCallback = std::function<void(const ReplayPlan&, double bound_cost)>;
 
 SearchOutcome searchPlan(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
                          const std::vector<ReplayPlan>& starts, const PlanCallback& on_better);

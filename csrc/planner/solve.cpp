@@ -20,20 +20,57 @@ namespace {
 
 // Of the time limit: then the search for a cheap plan gives way to one for any plan.
 constexpr double kShareWithoutPlan = 0.4;
+// Of what is left of it: then more optimizer state stays in the store between steps.
+constexpr double kShareBeforeMoreIsAway = 0.3;
+
+ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
+                              const std::vector<ValueId>& away) {
+  return {.small_bytes = small_bytes,
+          .objective = options.minimize,
+          .recompute = options.recompute,
+          .paging = options.paging,
+          .away = away};
+}
+
+// Optimizer state that may stay in the store between steps, largest first.
+std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
+                               const SolveOptions& options) {
+  std::vector<ValueId> found;
+  if (!options.away_between_steps || !options.paging || !profile.hasStore()) return found;
+  for (int64_t i = 0; i < graph.numValues(); ++i) {
+    const Value& value = graph.value(ValueId(i));
+    if (value.kind == ValueKind::kOptimizerState && value.producer == kNoOp && value.evictable &&
+        value.bytes > 0 && value.death == graph.endOfStep())
+      found.emplace_back(i);
+  }
+  std::stable_sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
+    return graph.value(a).bytes > graph.value(b).bytes;
+  });
+  return found;
+}
+
+std::vector<ValueId> firstOf(const std::vector<ValueId>& values, size_t count) {
+  std::vector<ValueId> chosen(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
 
 class SolveRun {
  public:
   SolveRun(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-           const IncumbentCallback& on_incumbent)
+           const IncumbentCallback& on_incumbent, const std::vector<ValueId>& away,
+           double time_limit_seconds)
       : graph_(graph),
         profile_(profile),
         options_(options),
-        deadline_(options.time_limit_seconds),
+        deadline_(time_limit_seconds),
+        time_limit_seconds_(time_limit_seconds),
         plain_(simulatePlain(graph, profile)),
         table_(graph),
         problem_(
             graph, table_, profile,
-            {.small_bytes = ProblemOptions::defaultSmallBytes(plain_.peak_bytes), .lean = false}),
+            problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes), options, away)),
+        blocking_(profile.dma_channels == 0 || !problem_.pages()),
         best_(graph, profile, options, on_incumbent) {}
 
   Schedule run() {
@@ -48,8 +85,8 @@ class SolveRun {
         plain_.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
       return tooSlow();
     }
-    if (plain_.peak_bytes <= options_.ram_budget_bytes) {
-      best_.offer(problem_, emptyPlan());
+    if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
+      best_.offer(problem_, problem_.leastPlan());
       if (options_.minimize != Objective::kMemory)
         return best_.finished(plain_.makespan_seconds, "all");
     }
@@ -68,9 +105,10 @@ class SolveRun {
       return best_.finished(static_cast<double>(peak.bound_bytes), "all");
     }
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
-      const ExactPlan found = leastSeconds(problem_, options_.ram_budget_bytes, exactOptions());
+      const ExactPlan found = leastCost(problem_, options_.ram_budget_bytes, exactOptions());
       if (found.plan) best_.offer(problem_, *found.plan);
-      if (best_.any()) return best_.finished(plain_.makespan_seconds + found.bound_seconds, "all");
+      if (best_.any())
+        return best_.finished(plain_.makespan_seconds + (blocking_ ? found.bound_cost : 0), "all");
       if (!found.infeasible) return withoutPlan(ExactPeak{});
     }
     return withoutPlan(leastPeak(problem_, exactOptions()));
@@ -90,7 +128,7 @@ class SolveRun {
       best_.offer(problem_, *peak.plan);
       return best_.finished(plain_.makespan_seconds, "all");
     }
-    if (peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes)
+    if ((peak.infeasible && blocking_) || peak.bound_bytes > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
     if (peak.plan) setLeast(schedule, *peak.plan, peak.peak_bytes, peak.proven);
     return schedule;
@@ -106,23 +144,25 @@ class SolveRun {
                          : withoutPlan(outcome);
     }
     if (floor_.bytes > options_.ram_budget_bytes) return withoutPlan(searchLeastPeak(0));
-    SearchOutcome outcome = searchLeastSeconds({}, kShareWithoutPlan * options_.time_limit_seconds);
+    SearchOutcome outcome = searchLeastCost({}, kShareWithoutPlan * time_limit_seconds_);
     if (!best_.any()) {
       outcome = searchLeastPeak(options_.ram_budget_bytes);
       if (outcome.closest_peak_bytes > options_.ram_budget_bytes) return withoutPlan(outcome);
-      outcome = searchLeastSeconds({outcome.closest}, options_.time_limit_seconds);
+      outcome = searchLeastCost({outcome.closest}, time_limit_seconds_);
     }
     best_.setBound(plain_.makespan_seconds, "all");
-    return best_.finished(plain_.makespan_seconds + outcome.bound_seconds, "candidates");
+    return blocking_ ? best_.finished(plain_.makespan_seconds + outcome.bound_cost, "candidates")
+                     : best_.finished();
   }
 
-  SearchOutcome searchLeastSeconds(const std::vector<ReplayPlan>& starts,
-                                   double seconds_without_plan) {
+  // With overlap the program charges transfers in full: never optimistic, and so no bound.
+  SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
+                                double seconds_without_plan) {
     return searchPlan(
         problem_,
         {.budget_bytes = options_.ram_budget_bytes, .replay_seconds_limit = replayLimit()},
-        limits(seconds_without_plan), starts, [&](const ReplayPlan& plan, double bound_seconds) {
-          best_.setBound(plain_.makespan_seconds + bound_seconds, "candidates");
+        limits(seconds_without_plan), starts, [&](const ReplayPlan& plan, double bound_cost) {
+          if (blocking_) best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
           best_.offer(problem_, plan);
         });
   }
@@ -135,7 +175,7 @@ class SolveRun {
                        .replay_seconds_limit = replayLimit(),
                        .least_peak = true,
                        .enough_bytes = enough_bytes},
-                      limits(options_.time_limit_seconds), {},
+                      limits(time_limit_seconds_), {},
                       [&](const ReplayPlan& plan, double) { best_.offer(problem_, plan); });
   }
 
@@ -151,7 +191,7 @@ class SolveRun {
     OpId op;
   };
   Floor exactFloor() const {
-    const Problem every(graph_, table_, profile_, {.small_bytes = 0});
+    const Problem every(graph_, table_, profile_, problemOptions(0, options_, problem_.away));
     return {every.floor_bytes, every.floor_op};
   }
 
@@ -193,22 +233,55 @@ class SolveRun {
     return std::max(0.0, *options_.runtime_budget_seconds - plain_.makespan_seconds);
   }
 
-  ReplayPlan emptyPlan() const {
-    ReplayPlan plan;
-    plan.by_stage.resize(problem_.stages.size());
-    return plan;
-  }
-
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
   const Deadline deadline_;
+  const double time_limit_seconds_;
   const SimulationResult plain_;
   const RecipeTable table_;
   const Problem problem_;
+  const bool blocking_;  // program and simulator agree on time
   Floor floor_;
   Incumbent best_;
 };
+
+// What stays in the store between steps costs two transfers in each of them, so it is as little as
+// will do: nothing, or the largest optimizer state whose absence lets the floor fit, or all of it.
+Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options, const IncumbentCallback& on_incumbent) {
+  const Deadline deadline(options.time_limit_seconds);
+  const std::vector<ValueId> all = mayBeAway(graph, profile, options);
+  const RecipeTable table(graph);
+  const auto floorWith = [&](size_t count) {
+    return Problem(graph, table, profile, problemOptions(0, options, firstOf(all, count)))
+        .floor_bytes;
+  };
+  size_t count = 0;
+  if (!all.empty() && floorWith(0) > options.ram_budget_bytes) {
+    size_t most = all.size();  // halve: floors fall with the count
+    count = 1;
+    while (count < most) {
+      const size_t middle = count + (most - count) / 2;
+      if (floorWith(middle) <= options.ram_budget_bytes) {
+        most = middle;
+      } else {
+        count = middle + 1;
+      }
+    }
+  }
+  Schedule schedule;
+  for (;; count = std::min(all.size(), std::max(2 * count, (all.size() + 3) / 4))) {
+    const bool last = count == all.size();
+    const double share = last ? 1 : kShareBeforeMoreIsAway;
+    schedule = SolveRun(graph, profile, options, on_incumbent, firstOf(all, count),
+                        share * deadline.left())
+                   .run();
+    if (last || schedule.hasPlan() || deadline.over()) break;
+  }
+  schedule.solve_seconds = deadline.elapsed();
+  return schedule;
+}
 
 }  // namespace
 }  // namespace planner
@@ -216,7 +289,7 @@ class SolveRun {
 Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
                const IncumbentCallback& on_incumbent) {
   planner::checkOptions(options);
-  return planner::SolveRun(graph, profile, options, on_incumbent).run();
+  return planner::solveWithAway(graph, profile, options, on_incumbent);
 }
 
 }  // namespace poet

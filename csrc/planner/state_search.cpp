@@ -16,10 +16,15 @@ constexpr size_t kStatesPerLook = 4096;  // at the clock
 
 class StateSearch {
  public:
-  StateSearch(const Problem& problem, int64_t budget_bytes, double most_seconds,
+  StateSearch(const Problem& problem, int64_t budget_bytes, double most_cost,
               const Deadline& deadline)
-      : problem_(problem), budget_(budget_bytes), most_seconds_(most_seconds), deadline_(deadline) {
+      : problem_(problem), budget_(budget_bytes), most_cost_(most_cost), deadline_(deadline) {
     generator_of_.resize(problem.replays.size(), 0);
+    finished_.resize(problem.stages.size(), 0);
+    for (int v = 0; v < std::min(problem.numValues(), kMostValues); ++v) {
+      const Evictable& value = problem.values[static_cast<size_t>(v)];
+      if (value.goes_on) finished_[static_cast<size_t>(value.use_stages.back())] |= Mask{1} << v;
+    }
     for (size_t r = 0; r < problem.replays.size(); ++r) {
       for (const int t : problem.replays[r].random_stages) {
         generator_of_[r] |= Mask{1} << generator_stages_.size();
@@ -33,7 +38,12 @@ class StateSearch {
     if (problem_.numValues() > kMostValues || generator_stages_.size() > kMostGenerators) {
       return result;
     }
-    push({}, 0, -1, -1);
+    State start;
+    for (int v = 0; v < problem_.numValues(); ++v) {
+      const Evictable& value = problem_.values[static_cast<size_t>(v)];
+      if (value.first_stage < 0 && !value.starts_away) start.resident |= Mask{1} << v;
+    }
+    push(start, problem_.constant_cost, -1, -1);
     while (!queue_.empty()) {
       const Entry entry = queue_.top();
       queue_.pop();
@@ -58,12 +68,14 @@ class StateSearch {
     int stage = 0;  // whose op runs next
     Mask resident = 0;
     Mask generators = 0;
+    Mask stored = 0;  // values whose page_out has been paid for
     bool operator==(const State&) const = default;
   };
   struct StateHash {
     size_t operator()(const State& s) const {
       uint64_t h = (uint64_t{s.resident} << 32 | s.generators) ^
-                   static_cast<uint64_t>(s.stage) * 0x9e3779b97f4a7c15ULL;
+                   (static_cast<uint64_t>(s.stage) * 0x9e3779b97f4a7c15ULL) ^
+                   (s.stored * 0xd6e8feb86659fd93ULL);
       h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ULL;
       return static_cast<size_t>(h ^ (h >> 27));
     }
@@ -83,7 +95,7 @@ class StateSearch {
   };
 
   void push(const State& state, double cost, int parent, int replay) {
-    if (cost > most_seconds_) return;
+    if (cost > most_cost_) return;
     const auto [place, fresh] = index_.try_emplace(state, static_cast<int>(nodes_.size()));
     if (fresh) {
       nodes_.push_back({state, cost, parent, replay});
@@ -117,7 +129,8 @@ class StateSearch {
       if (!has(state.resident, v) ||
           problem_.values[static_cast<size_t>(v)].pin_stage >= state.stage)
         continue;
-      push({state.stage, state.resident & ~(Mask{1} << v), state.generators}, cost, index, -1);
+      push({state.stage, state.resident & ~(Mask{1} << v), state.generators, state.stored}, cost,
+           index, -1);
     }
     const int64_t bytes = bytesOf(state);
     for (size_t r = 0; r < problem_.replays.size(); ++r) {
@@ -127,8 +140,11 @@ class StateSearch {
       const Mask inputs = maskOf(replay.inputs);
       if ((state.resident & inputs) != inputs) continue;
       if (bytes + stage.fixed_before_bytes + replay.replay_bytes > budget_) continue;
-      push({state.stage, state.resident | maskOf(replay.outputs), state.generators},
-           cost + replay.seconds, index, static_cast<int>(r));
+      const Mask outputs = maskOf(replay.outputs);
+      const bool pays_once = replay.once_cost > 0 && (state.stored & outputs) == 0;
+      push({state.stage, state.resident | outputs, state.generators,
+            state.stored | (replay.once_cost > 0 ? outputs : 0)},
+           cost + replay.cost + (pays_once ? replay.once_cost : 0), index, static_cast<int>(r));
     }
     const Mask needs = maskOf(stage.needs);
     if ((state.resident & needs) == needs) execute(index, state, cost, bytes);
@@ -147,8 +163,10 @@ class StateSearch {
       if (bytes + stage.fixed_during_bytes + problem_.generator_bytes * std::popcount(kept) >
           budget_)
         continue;
-      push({state.stage + 1, state.resident | maskOf(stage.born), state.generators | kept}, cost,
-           index, -1);
+      push({state.stage + 1,
+            (state.resident & ~finished_[static_cast<size_t>(state.stage)]) | maskOf(stage.born),
+            state.generators | kept, state.stored},
+           cost, index, -1);
     }
   }
 
@@ -166,10 +184,11 @@ class StateSearch {
 
   const Problem& problem_;
   const int64_t budget_;
-  const double most_seconds_;
+  const double most_cost_;
   const Deadline& deadline_;
   std::vector<Mask> generator_of_;  // by replay: bits of generator_stages_
   std::vector<int> generator_stages_;
+  std::vector<Mask> finished_;  // by stage: segments that the next ones take over from
   std::vector<Node> nodes_;
   std::unordered_map<State, int, StateHash> index_;
   std::priority_queue<Entry> queue_;
@@ -177,9 +196,9 @@ class StateSearch {
 
 }  // namespace
 
-StateSearchResult searchStates(const Problem& problem, int64_t budget_bytes, double most_seconds,
+StateSearchResult searchStates(const Problem& problem, int64_t budget_bytes, double most_cost,
                                const Deadline& deadline) {
-  return StateSearch(problem, budget_bytes, most_seconds, deadline).run();
+  return StateSearch(problem, budget_bytes, most_cost, deadline).run();
 }
 
 }  // namespace poet::planner

@@ -16,11 +16,12 @@ namespace poet::planner {
 
 struct StateSearchResult {
   bool complete = false;           // every state that matters was seen
-  std::optional<ReplayPlan> plan;  // least replay seconds; none (and complete): there is no plan
+  std::optional<ReplayPlan> plan;  // of least cost; none (and complete): there is no plan
 };
 
-// Plans within the budget whose replays take at most `most_seconds`. The problem must be exact.
-StateSearchResult searchStates(const Problem& problem, int64_t budget_bytes, double most_seconds,
+// Plans within the budget that cost at most `most_cost`. The problem must be exact, and wake-ups
+// cost nothing.
+StateSearchResult searchStates(const Problem& problem, int64_t budget_bytes, double most_cost,
                                const Deadline& deadline);
 
 }  // namespace poet::planner

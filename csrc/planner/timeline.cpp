@@ -15,6 +15,7 @@ class Builder {
     findResidencies();
     findHoldings();
     findGenerators();
+    findPageOuts();
     sumUp();
     return std::move(timeline_);
   }
@@ -26,6 +27,7 @@ class Builder {
       for (const int r : plan_.by_stage[static_cast<size_t>(t)]) {
         timeline_.steps.push_back({.stage = t, .replay = r});
         timeline_.replay_seconds += problem_.replays[static_cast<size_t>(r)].seconds;
+        timeline_.replay_cost += problem_.replays[static_cast<size_t>(r)].cost;
       }
       first_step_[static_cast<size_t>(t)] = static_cast<int>(timeline_.steps.size());
       timeline_.steps.push_back({.stage = t, .replay = -1});
@@ -40,6 +42,10 @@ class Builder {
       of_value[static_cast<size_t>(v)].push_back({.value = v, .arrival = s, .last = s});
     };
     const auto touch = [&](int v, int s) { of_value[static_cast<size_t>(v)].back().last = s; };
+    for (int v = 0; v < problem_.numValues(); ++v) {
+      const Evictable& value = problem_.values[static_cast<size_t>(v)];
+      if (value.first_stage < 0 && !value.starts_away) arrive(v, -1);
+    }
     for (int s = 0; s < static_cast<int>(timeline_.steps.size()); ++s) {
       const TimelineStep& step = timeline_.steps[static_cast<size_t>(s)];
       if (step.replay >= 0) {
@@ -57,6 +63,36 @@ class Builder {
         add(residency.arrival + 1, residency.last, problem_.values[v].bytes);
         timeline_.residencies.push_back(residency);
       }
+    }
+  }
+
+  // The store is woken once for each gap between first executions in which something moves.
+  void findPageOuts() {
+    if (!problem_.pages()) return;
+    std::vector<char> out(problem_.values.size(), 0);
+    std::vector<char> awake(problem_.stages.size() + 1, 0);
+    for (const int v : problem_.page_outs) {
+      out[static_cast<size_t>(v)] = 1;
+      const int page = problem_.values[static_cast<size_t>(v)].page;
+      awake[static_cast<size_t>(problem_.replays[static_cast<size_t>(page)].out_stage)] = 1;
+    }
+    timeline_.replay_seconds += problem_.constant_seconds;
+    timeline_.replay_cost += problem_.constant_cost;
+    for (const TimelineStep& step : timeline_.steps) {
+      if (step.replay < 0 || !problem_.replays[static_cast<size_t>(step.replay)].is_page) continue;
+      const Replay& page = problem_.replays[static_cast<size_t>(step.replay)];
+      awake[static_cast<size_t>(step.stage)] = 1;
+      const auto v = static_cast<size_t>(page.outputs.front());
+      if (out[v] || problem_.values[v].starts_away) continue;
+      out[v] = 1;
+      awake[static_cast<size_t>(page.out_stage)] = 1;
+      timeline_.replay_seconds += page.once_seconds;
+      timeline_.replay_cost += page.once_cost;
+    }
+    timeline_.replay_cost +=
+        problem_.costOfWakeUp() * static_cast<double>(std::count(awake.begin(), awake.end(), 1));
+    for (size_t v = 0; v < out.size(); ++v) {
+      if (out[v]) timeline_.paged_out.push_back(static_cast<int>(v));
     }
   }
 
