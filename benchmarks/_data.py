@@ -47,6 +47,11 @@ def load(name: str) -> dict[str, Any]:
     return record
 
 
+def measured(name: str) -> bool:
+    """Whether data/NAME.json is there."""
+    return (DATA / f"{name}.json").is_file()
+
+
 def _text(record: dict[str, Any]) -> str:
     """One key a line at the top; what is nested stays on its line, so that a diff can be read."""
     rows = []

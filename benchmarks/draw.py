@@ -13,14 +13,17 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from _curves import COLOURS, MIB, NAMES, draw_curves, finish
-from _data import FIGURES, load
+from _data import FIGURES, load, measured
 
 
 def main() -> None:
     """Entry point."""
     FIGURES.mkdir(exist_ok=True)
-    _save(peak_and_time(load("comparison"), load("steps")), "peak_and_time")
-    _save(memory_in_a_step(load("exactness")), "memory_in_a_step")
+    _save(peak_and_time(load("comparison_resnet18"), load("steps_resnet18")), "peak_and_time")
+    _save(memory_in_a_step(load("exactness_resnet18")), "memory_in_a_step")
+    if transformers := [name for name in ("gpt2", "bert") if measured(f"comparison_{name}")]:
+        records = [load(f"comparison_{name}") for name in transformers]
+        _save(beside_checkpoint(records), "transformers_peak_and_time")
 
 
 def _save(figure: Any, name: str) -> None:
@@ -34,12 +37,7 @@ def _save(figure: Any, name: str) -> None:
 def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     """What less memory costs: forward and backward on the left, whole steps on the right."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    own = comparison["parameter_bytes"]
-    for form, peak in comparison["peak_bytes"].items():
-        extra = comparison["rounds"]["extra_percent"][form]
-        label = NAMES[form] if form == "plain" else f"{NAMES[form]}: {extra:+.1f} %"
-        _point(left, (peak - own) / MIB, extra, COLOURS[form], label)
-    left.set_xlabel("peak above the parameters, MiB")
+    _forms(left, comparison)
     left.set_title("forward and backward", loc="left")
     plain = steps["plain"]
     _point(right, plain["peak_bytes"] / MIB, 0, COLOURS["plain"], "plain")
@@ -60,12 +58,45 @@ def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     )
     right.set_xlabel("budget, MiB")
     right.set_title("whole AdamW steps", loc="left")
-    for axes in (left, right):
+    _finish(left, right)
+    figure.suptitle("ResNet-18, batch 32, one thread", x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def beside_checkpoint(comparisons: list[dict[str, Any]]) -> Any:
+    """Forward and backward of each architecture: plain, checkpointed, poet at checkpoint's peak."""
+    figure, found = plt.subplots(
+        1, len(comparisons), figsize=(5.5 * len(comparisons), 4.6), layout="constrained"
+    )
+    all_axes = [found] if len(comparisons) == 1 else list(found)
+    for axes, comparison in zip(all_axes, comparisons, strict=True):
+        _forms(axes, comparison)
+        axes.set_title(comparison["architecture"].upper().replace("GPT2", "GPT-2"), loc="left")
+    _finish(*all_axes)
+    figure.suptitle(
+        "forward and backward, six layers of 256, batch 4, 128 tokens, one thread",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+    )
+    return figure
+
+
+def _forms(axes: Any, comparison: dict[str, Any]) -> None:
+    """Each form's peak and extra time."""
+    own = comparison["parameter_bytes"]
+    for form, peak in comparison["peak_bytes"].items():
+        extra = comparison["rounds"]["extra_percent"][form]
+        label = NAMES[form] if form == "plain" else f"{NAMES[form]}: {extra:+.1f} %"
+        _point(axes, (peak - own) / MIB, extra, COLOURS[form], label)
+    axes.set_xlabel("peak above the parameters, MiB")
+
+
+def _finish(*all_axes: Any) -> None:
+    for axes in all_axes:
         axes.set_ylabel("extra time, %")
         axes.margins(x=0.28, y=0.15)
         finish(axes)
-    figure.suptitle("ResNet-18, batch 32, one thread", x=0.01, ha="left", fontsize=10)
-    return figure
 
 
 def _point(axes: Any, x: float, y: float, colour: str, label: str) -> None:

@@ -29,6 +29,7 @@ from torch._C._autograd import _enable_record_function
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
+from _optimizers import OPTIMIZERS
 from _state import digests
 from steps import ARCHITECTURES, Training, batches, fixed_bytes
 
@@ -150,11 +151,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         training = Training(
             options.architecture,
             checkpointed=options.form == "checkpoint",
-            with_optimizer=not options.no_optimizer,
+            optimizer=None if options.no_optimizer else options.optimizer,
         )
         step: Any = training.step
         if options.form == "poet":
-            step = training.wrapped(options.budget, options.time_limit)
+            step = training.wrapped(
+                options.budget,
+                options.time_limit,
+                paging=options.paging == "on",
+                page_dir=options.page_dir,
+            )
         feed = batches(options.architecture)
         for index in range(options.steps):
             batch = next(feed)
@@ -201,6 +207,7 @@ def poet_record(step: Any, budget: int) -> dict[str, Any]:
         if has_plan
         else None,
         "gap": schedule.gap if has_plan else None,
+        "compact_bytes": len(schedule.to_bytes()) if has_plan else None,
         "solve_seconds": None if schedule is None else schedule.solve_seconds,
         "least_ram_budget": None if schedule is None else schedule.least_ram_budget,
         "message": stats.message,
@@ -210,6 +217,7 @@ def poet_record(step: Any, budget: int) -> dict[str, Any]:
         "departures": stats.departures,
         "planned_recomputes": stats.planned_recomputes,
         "unplanned_recomputes": stats.unplanned_recomputes,
+        "departures_reason": stats.last_departure,
         "first_unplanned": stats.first_unplanned,
     }
 
@@ -249,18 +257,30 @@ def run_script(script: Path, words: list[str]) -> dict[str, Any]:
     return record
 
 
+def add_step_options(
+    parser: argparse.ArgumentParser, paging: tuple[str, ...] = ("off", "on")
+) -> None:
+    """The options that say which step is meant, and what poet may do with it."""
+    parser.add_argument("--architecture", choices=sorted(ARCHITECTURES), default="resnet18")
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adamw")
+    parser.add_argument("--no-optimizer", action="store_true", help="forward and backward only")
+    parser.add_argument(
+        "--paging", choices=paging, default=paging[0], help="poet may use secondary storage"
+    )
+    parser.add_argument("--page-dir", help="where paged values go; the default is poet's")
+    parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--form", choices=["plain", "checkpoint", "poet"], default="plain")
-    parser.add_argument("--architecture", choices=sorted(ARCHITECTURES), default="resnet18")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=int, help="bytes; for --form poet")
-    parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
-    parser.add_argument("--no-optimizer", action="store_true", help="forward and backward only")
+    add_step_options(parser)
     parser.add_argument("--curve", action="store_true", help="also one step's memory by time")
     parser.add_argument("--digests", action="store_true", help="also digests of the whole state")
     parser.add_argument("--snapshot", type=int, help="a step after which digests are taken as well")

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from meter import poet_record
-from steps import ARCHITECTURES, Training, batches, resident_bytes
+from meter import add_step_options, poet_record
+from steps import Training, batches, resident_bytes
 
 # Calls before the first round: poet's traced calls and then its first planned ones, whose pages the
 # heap does not hold yet. The other forms get as many.
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         form: Training(
             options.architecture,
             checkpointed=form == "checkpoint",
-            with_optimizer=not options.no_optimizer,
+            optimizer=None if options.no_optimizer else options.optimizer,
         )
         for form in options.forms
     }
@@ -81,7 +81,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     record: dict[str, Any] = {"forms": options.forms, "threads": options.threads}
     if "poet" in trainings:
         beside = sum(resident_bytes(training.state()) for training in others.values())
-        wrapped = trainings["poet"].wrapped(options.budget + beside, options.time_limit)
+        wrapped = trainings["poet"].wrapped(
+            options.budget + beside,
+            options.time_limit,
+            paging=options.paging == "on",
+            page_dir=options.page_dir,
+        )
         for _ in range(_WARM_CALLS):
             wrapped(*batch)
         steps["poet"] = wrapped
@@ -112,12 +117,10 @@ def main() -> None:
     parser.add_argument(
         "--forms", nargs="+", choices=["plain", "checkpoint", "poet"], default=["plain", "poet"]
     )
-    parser.add_argument("--architecture", choices=sorted(ARCHITECTURES), default="resnet18")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=int, help="bytes, in a process of its own; for poet")
-    parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
-    parser.add_argument("--no-optimizer", action="store_true", help="forward and backward only")
+    add_step_options(parser)
     options = parser.parse_args()
     if "plain" not in options.forms:
         parser.error("--forms needs plain: the others are compared with it")

@@ -6,6 +6,7 @@ Everything that knows a model stands here (and in demo/); poet itself knows none
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,25 +16,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import _minilm
+import _optimizers
+
 if TYPE_CHECKING:
     import poet
 
-Batch = tuple[Tensor, Tensor]
+# Nothing is ever fetched: models are built from their configuration, or from installed packages.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+Batch = tuple[Tensor, ...]
+
+
+def _cross_entropy(model: nn.Module, *batch: Tensor) -> Tensor:
+    """The loss of a classifier; the batch's last tensor holds the classes."""
+    *inputs, classes = batch
+    return F.cross_entropy(model(*inputs), classes)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model that can be built, cut into blocks and fed.
+    """A model that can be built, checkpointed and fed.
 
     Attributes:
         build: makes the model, from PyTorch's default generator.
-        blocks: the parts that checkpointing treats as one.
-        batch: one random batch of inputs and classes, from the generator that it is given.
+        checkpoint: makes PyTorch's checkpointing drop and recompute every block of it.
+        batches: endless batches, random from the generator that it is given.
+        loss: of the model and a batch.
     """
 
     build: Callable[[], nn.Module]
-    blocks: Callable[[nn.Module], list[nn.Module]]
-    batch: Callable[[torch.Generator], Batch]
+    checkpoint: Callable[[nn.Module], None]
+    batches: Callable[[torch.Generator], Iterator[Batch]]
+    loss: Callable[..., Tensor] = _cross_entropy
 
 
 def resnet18_cifar(channels: int = 3, classes: int = 10) -> nn.Module:
@@ -51,14 +66,75 @@ def resnet18_cifar(channels: int = 3, classes: int = 10) -> nn.Module:
     return model
 
 
-def _residual_blocks(model: nn.Module) -> list[nn.Module]:
-    layers = [getattr(model, f"layer{number}") for number in (1, 2, 3, 4)]
-    return [block for layer in layers for block in layer]
+def _checkpoint_residual_blocks(model: nn.Module) -> None:
+    for number in (1, 2, 3, 4):
+        for block in getattr(model, f"layer{number}"):
+            checkpoint_block(block)
 
 
-def _images(generator: torch.Generator) -> Batch:
-    images = torch.randn(32, 3, 32, 32, generator=generator)
-    return images, torch.randint(0, 10, (32,), generator=generator)
+def _images(generator: torch.Generator) -> Iterator[Batch]:
+    while True:
+        images = torch.randn(32, 3, 32, 32, generator=generator)
+        yield images, torch.randint(0, 10, (32,), generator=generator)
+
+
+def gpt2() -> nn.Module:
+    """Hugging Face's GPT-2 with six layers of 256, its dropout on."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415  heavy: seconds
+
+    config = GPT2Config(
+        vocab_size=2000,
+        n_embd=256,
+        n_layer=6,
+        n_head=8,
+        n_positions=128,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,  # keys and values are for generating; in training they only hold memory
+    )
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
+
+
+def _language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    loss: Tensor = model(input_ids=tokens, labels=tokens).loss
+    return loss
+
+
+def _texts(generator: torch.Generator) -> Iterator[Batch]:
+    while True:
+        yield (torch.randint(0, 2000, (4, 128), generator=generator),)
+
+
+def bert() -> nn.Module:
+    """Hugging Face's BERT with six layers of 256 as a classifier, its dropout on."""
+    from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415
+
+    config = BertConfig(
+        vocab_size=2000,
+        hidden_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        intermediate_size=1024,
+    )
+    model: nn.Module = BertForSequenceClassification(config)
+    return model
+
+
+def _classifier_loss(model: nn.Module, tokens: Tensor, classes: Tensor) -> Tensor:
+    loss: Tensor = model(input_ids=tokens, labels=classes).loss
+    return loss
+
+
+def _labelled_texts(generator: torch.Generator) -> Iterator[Batch]:
+    while True:
+        tokens = torch.randint(0, 2000, (4, 128), generator=generator)
+        yield tokens, torch.randint(0, 2, (4,), generator=generator)
+
+
+def _checkpoint_layers(model: Any) -> None:
+    """As Hugging Face's models offer it: each of their layers is dropped and recomputed."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def mlp() -> nn.Module:
@@ -67,14 +143,25 @@ def mlp() -> nn.Module:
     return nn.Sequential(*blocks, nn.Linear(256, 10))
 
 
-def _mlp_batch(generator: torch.Generator) -> Batch:
-    rows = torch.randn(512, 256, generator=generator)
-    return rows, torch.randint(0, 10, (512,), generator=generator)
+def _checkpoint_first_three(model: nn.Module) -> None:
+    for block in list(model.children())[:3]:
+        checkpoint_block(block)
+
+
+def _rows(generator: torch.Generator) -> Iterator[Batch]:
+    while True:
+        rows = torch.randn(512, 256, generator=generator)
+        yield rows, torch.randint(0, 10, (512,), generator=generator)
 
 
 ARCHITECTURES = {
-    "resnet18": Architecture(resnet18_cifar, _residual_blocks, _images),
-    "mlp": Architecture(mlp, lambda model: list(model.children())[:3], _mlp_batch),
+    "resnet18": Architecture(resnet18_cifar, _checkpoint_residual_blocks, _images),
+    "gpt2": Architecture(gpt2, _checkpoint_layers, _texts, _language_loss),
+    "bert": Architecture(bert, _checkpoint_layers, _labelled_texts, _classifier_loss),
+    "minilm": Architecture(
+        _minilm.minilm, lambda model: _checkpoint_layers(model.encoder), _minilm.sentences
+    ),
+    "mlp": Architecture(mlp, _checkpoint_first_three, _rows),
 }
 
 
@@ -89,37 +176,48 @@ class Training:
         architecture: str,
         *,
         checkpointed: bool = False,
-        with_optimizer: bool = True,
-        learning_rate: float = 1e-3,
+        optimizer: str | None = "adamw",
+        learning_rate: float | None = None,
         seed: int = 0,
     ) -> None:
         parts = ARCHITECTURES[architecture]
         torch.manual_seed(seed)
-        self.model = parts.build()
+        self.model = parts.build().train()
+        self._loss = parts.loss
         if checkpointed:
-            for block in parts.blocks(self.model):
-                checkpoint_block(block)
+            parts.checkpoint(self.model)
+        self.optimizer_name = optimizer
         self.optimizer: torch.optim.Optimizer | None = None
-        if with_optimizer:
-            self.optimizer = torch.optim.AdamW(
-                self.model.parameters(), lr=learning_rate, foreach=False
-            )
+        if optimizer is not None:
+            self.optimizer = _optimizers.make(optimizer, self.model.parameters(), learning_rate)
 
-    def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
+    def step(self, *batch: Tensor) -> Tensor:
         """One training step: forward, backward, and the optimizer's step where there is one."""
         self.model.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self.model(inputs), classes)
+        loss = self._loss(self.model, *batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.optimizer is not None:
             self.optimizer.step()
         return loss.detach()
 
-    def wrapped(self, ram_budget: int, time_limit_s: float = 60) -> poet.WrappedStep:
+    def wrapped(
+        self,
+        ram_budget: int,
+        time_limit_s: float = 60,
+        *,
+        paging: bool = False,
+        page_dir: str | None = None,
+    ) -> poet.WrappedStep:
         """The step, made to train inside a budget in bytes; waits for its plan."""
         import poet  # noqa: PLC0415  plain processes are to be free of it
 
         return poet.wrap(
-            self.step, ram_budget=ram_budget, background=False, time_limit_s=time_limit_s
+            self.step,
+            ram_budget=ram_budget,
+            background=False,
+            time_limit_s=time_limit_s,
+            paging=paging,
+            page_dir=page_dir,
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -151,8 +249,7 @@ def checkpoint_block(block: nn.Module) -> None:
 def batches(architecture: str, seed: int = 1) -> Iterator[Batch]:
     """Endless random batches, the same ones for the same seed."""
     generator = torch.Generator().manual_seed(seed)
-    while True:
-        yield ARCHITECTURES[architecture].batch(generator)
+    yield from ARCHITECTURES[architecture].batches(generator)
 
 
 def resident_bytes(state: dict[str, Tensor]) -> int:
@@ -162,13 +259,15 @@ def resident_bytes(state: dict[str, Tensor]) -> int:
 
 
 def fixed_bytes(training: Training) -> int:
-    """S: what no schedule of a step with AdamW can make go away.
+    """S: what recomputing can make go away in no step with this optimizer.
 
-    Parameters, buffers, gradients, the optimizer's state, and twice the largest parameter for the
-    two temporaries that AdamW holds at once. Measured from the live objects, so after a step.
+    Parameters, buffers, gradients, the optimizer's state, and the temporaries of its step: with
+    AdamW, two of the largest parameter. Measured from the live objects, so after a step.
     """
-    largest = max(p.untyped_storage().nbytes() for p in training.model.parameters())
-    return resident_bytes(training.state()) + 2 * largest
+    temporaries = _optimizers.temporary_bytes(
+        training.optimizer_name or "adamw", training.model.parameters()
+    )
+    return resident_bytes(training.state()) + temporaries
 
 
 def budget_at(slack: float, fixed: int, plain_peak: int) -> int:

@@ -1,6 +1,7 @@
 """The instruments behind the figures: meter, slack, rounds, digests, digits, and the table."""
 
 import json
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -12,10 +13,10 @@ import torch
 
 import _data
 import _state
+import comparison
 import draw
 import exactness
 import meter
-import resnet18_checkpoint
 import rounds
 import steps
 from _bounds import BOUNDS_FILE, load
@@ -219,8 +220,12 @@ def test_extra_time_is_the_median_of_ratios_within_rounds() -> None:
 # ---- bounds ----------------------------------------------------------------------------------
 
 
-def test_every_bound_has_a_script_that_gives_its_value() -> None:
-    row = {
+def row(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "slack": 0.5,
+        "paging": "on",
+        "at_least": False,
+        "compact_bytes": 500,
         "differences": 0,
         "followed_steps": exactness.PLANNED_STEPS,
         "prediction_error_percent": 0.1,
@@ -228,19 +233,41 @@ def test_every_bound_has_a_script_that_gives_its_value() -> None:
         "unplanned_recomputes": 0,
         "solve_seconds": 3.0,
     }
-    given = set(exactness.bound_values([row])) | set(resnet18_checkpoint.BOUNDS)
+    return base | changes
+
+
+def given_by(command: str) -> set[str]:
+    """The bounds to which a command gives a value."""
+    python, script, *words = shlex.split(command)
+    assert python == "python"
+    name = Path(script).stem
+    if name == "exactness":
+        options = exactness.parse(words)
+        rows = [row(slack=slack) for slack in options.slacks] or [row(slack=None)]
+        return set(exactness.bound_values(rows, options.name))
+    if name == "comparison":
+        return comparison.bound_ids(comparison.parse(words))
+    return set()
+
+
+def test_every_bound_of_a_model_has_a_script_that_gives_its_value() -> None:
     _, bounds = load(BOUNDS_FILE)
-    of_scripts = {bound.id for bound in bounds if "resnet18" in bound.id}
-    assert of_scripts == given
+    scripts = ("benchmarks/exactness.py", "benchmarks/comparison.py")
+    of_scripts = [bound for bound in bounds if bound.command.split()[1] in scripts]
+    assert len(of_scripts) >= 11
+    assert [bound.id for bound in of_scripts if bound.id not in given_by(bound.command)] == []
+
+
+def test_a_budget_without_a_plan_counts_where_paging_was_allowed() -> None:
+    rows = [row(at_least=True), row(at_least=True, paging="off"), row()]
+    assert exactness.bound_values(rows, "x")["x_budgets_missed_with_paging"] == 1
 
 
 def test_the_committed_data_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw, "FIGURES", tmp_path)
     draw.main()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "memory_in_a_step.png",
-        "peak_and_time.png",
-    ]
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert {"memory_in_a_step.png", "peak_and_time.png"} <= drawn
 
 
 def test_data_survive_being_written_and_read(
@@ -252,8 +279,7 @@ def test_data_survive_being_written_and_read(
 
 
 def test_equal_bits_count_for_nothing_without_a_plan() -> None:
-    row = {"differences": 0, "followed_steps": 0, "solve_seconds": None}
-    assert exactness.bound_values([row]) == {}
+    assert exactness.bound_values([row(followed_steps=0, solve_seconds=None)], "x") == {}
 
 
 # ---- digits ----------------------------------------------------------------------------------
