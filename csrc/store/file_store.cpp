@@ -11,6 +11,8 @@ namespace poet::store {
 namespace {
 
 constexpr int64_t kTransferBytes = 2 << 20;  // a multiple of every chunk's length is cut from it
+// Each has been tried several times: a dead disk is told soon, whatever the value's length.
+constexpr int kMostFailedTransfers = 2;
 constexpr int64_t kLongestValueBytes = int64_t{1} << 60;
 
 class Stopwatch {
@@ -132,16 +134,20 @@ void FileStore::read(int64_t id, void* data) {
   if (slot.layout.valueBytes() > 0) {
     beginTransfer(Transfer::kRead);
     auto* const value = static_cast<std::byte*>(data);
-    std::vector<int64_t> damaged = readChunks(slot, value);
-    // What a second look finds whole was a transfer's fault, and not the file's.
-    const auto whole =
-        std::erase_if(damaged, [&](int64_t chunk) { return readChunk(slot, chunk, value); });
-    own_retries_ += static_cast<int64_t>(whole);
-    if (damaged.size() > 1) {
-      failDamaged(slot, detail::message(damaged.size(), " of ", slot.layout.chunkCount(),
-                                        " chunks are damaged"));
+    std::optional<int64_t> damaged;
+    for (const int64_t chunk : readChunks(slot, value)) {
+      // What a second look finds whole was a transfer's fault, and not the file's.
+      if (readChunk(slot, chunk, value)) {
+        ++own_retries_;
+        continue;
+      }
+      if (damaged) {
+        failDamaged(slot, detail::message("at least 2 of ", slot.layout.chunkCount(),
+                                          " chunks are damaged"));
+      }
+      damaged = chunk;
     }
-    if (damaged.size() == 1) repair(slot, damaged.front(), value);
+    if (damaged) repair(slot, *damaged, value);
   }
   counters_.reads += 1;
   counters_.read_bytes += slot.layout.valueBytes();
@@ -151,12 +157,16 @@ std::vector<int64_t> FileStore::readChunks(const Slot& slot, std::byte* value) {
   const ChunkLayout& layout = slot.layout;
   last_read_failure_.clear();
   std::vector<int64_t> damaged;
+  int failed_transfers = 0;
   for (int64_t chunk = 0; chunk < layout.chunkCount();) {
     const int64_t begin = layout.chunkOffset(chunk);
     const int64_t end = std::min(chunk + chunksPerTransfer(layout), layout.chunkCount());
     const int64_t bytes = std::min(layout.chunkOffset(end), layout.dataBytes()) - begin;
     const auto failure = file_.read(buffer_.data(), bytes, slot.extent.offset + begin);
-    if (failure) last_read_failure_ = *failure;
+    if (failure) {
+      last_read_failure_ = *failure;
+      if (++failed_transfers > kMostFailedTransfers) failDamaged(slot, "the file cannot be read");
+    }
     for (; chunk < end; ++chunk) {
       const std::byte* const packed = buffer_.data() + layout.chunkOffset(chunk) - begin;
       if (failure || unpackChunk(layout, chunk, slot.seed, packed, value) !=
