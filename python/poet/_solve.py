@@ -15,8 +15,10 @@ from poet._budgets import (
     positive_number,
     whole_number,
 )
+from poet._cache import Cache, open_cache
 from poet._enums import Objective
 from poet._errors import ArgumentError, PoetRuntimeError
+from poet._store import known_speed, page_folder, store_speed
 
 _MOST_THREADS = 1024
 
@@ -28,10 +30,15 @@ def solve(
     ram_budget: ByteBudget | None = None,
     runtime_budget: TimeBudget | None = None,
     minimize: str = "energy",
+    recompute: bool = True,
+    paging: bool | None = None,
+    page_dir: str | os.PathLike[str] | None = None,
+    away_between_steps: bool = False,
     time_limit_s: float = 60,
     solve_threads: int = 1,
+    cache_dir: str | os.PathLike[str] | bool | None = True,
 ) -> _C.Schedule:
-    """Decides when to keep, free and recompute every intermediate value of a training step.
+    """Decides when to keep, free, recompute and page every intermediate value of a training step.
 
     The program is solved in a process of its own, so that the time limit holds. Ctrl-C ends it at
     once. The GIL is released. A budget that cannot be met is a status of the result, never an
@@ -45,14 +52,26 @@ def solve(
         runtime_budget: longest that the step may take: a ratio to the plain step's time (1.3), or
             a time ("1.5s"). None stands for no deadline.
         minimize: "energy", "time" or "memory".
+        recompute: plans may run ops again. False together with paging=False leaves plans that only
+            free values early.
+        paging: plans may move values to secondary storage and back. None: where the store's speed
+            is known, which is where the device's profile has a store; for "host" where `page_dir`
+            is given or poet has measured the system's folder for temporary files before. True
+            measures it, which takes a second once for each folder and machine.
+        page_dir: the folder that values would be paged to; None for the system's.
+        away_between_steps: optimizer state may stay in the store from one step to the next. Only
+            for a runtime that brings it back when something touches it in between, as `poet.wrap`
+            does.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
+        cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
+            None. Schedules are not kept there: `Schedule.save` does that.
 
     Returns:
         The best schedule found; `Schedule.status` says what it is worth.
 
     Raises:
-        ArgumentError: an argument makes no sense.
+        ArgumentError: an argument makes no sense, or `page_dir` takes no page file.
         FormatError: the file named by `graph` holds no graph.
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
@@ -63,7 +82,10 @@ def solve(
     says where this program differs.
     """
     recorded = as_graph(graph)
+    flag(recompute, "recompute")
+    flag(away_between_steps, "away_between_steps")
     device = _C.DeviceProfile.by_name(_text(platform, "platform", "the name of a device"))
+    device = _with_store(device, paging, page_dir, open_cache(cache_dir))
     if ram_budget is None:
         ram_budget_bytes = machine_ram_bytes()
     else:
@@ -71,18 +93,80 @@ def solve(
     deadline = None
     if runtime_budget is not None:
         deadline = parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
-    return _C.solve_in_worker(
+    return solve_on(
         recorded,
         device,
         ram_budget_bytes=ram_budget_bytes,
         runtime_budget_seconds=deadline,
         minimize=parse_objective(minimize),
-        time_limit_seconds=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
-        threads=whole_number(
+        recompute=recompute,
+        paging=paging is not False,
+        away_between_steps=away_between_steps,
+        time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
+        solve_threads=whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
         ),
-        worker_path=str(worker_path()),
     )
+
+
+def solve_on(
+    graph: _C.Graph,
+    device: _C.DeviceProfile,
+    *,
+    ram_budget_bytes: int,
+    runtime_budget_seconds: float | None,
+    minimize: str,
+    recompute: bool,
+    paging: bool,
+    away_between_steps: bool,
+    time_limit_s: float,
+    solve_threads: int = 1,
+) -> _C.Schedule:
+    """`solve` with arguments that are checked and in the units of the core."""
+    return _C.solve_in_worker(
+        graph,
+        device,
+        ram_budget_bytes=ram_budget_bytes,
+        runtime_budget_seconds=runtime_budget_seconds,
+        minimize=minimize,
+        time_limit_seconds=time_limit_s,
+        threads=solve_threads,
+        worker_path=str(worker_path()),
+        recompute=recompute,
+        paging=paging,
+        away_between_steps=away_between_steps,
+    )
+
+
+def _with_store(
+    device: _C.DeviceProfile, paging: object, page_dir: object, cache: Cache | None
+) -> _C.DeviceProfile:
+    """The device with what was measured of its store, as far as `paging` asks for it."""
+    if paging is not None:
+        flag(paging, "paging")
+    if paging is False:
+        if page_dir is not None:
+            raise ArgumentError(
+                f"page_dir: expected None beside paging=False; got {page_dir!r}. Leave one of "
+                "them out."
+            )
+        return device
+    if device.has_store and page_dir is None:
+        return device
+    if paging is True or page_dir is not None:
+        return store_speed(page_folder(page_dir), cache).on(device)
+    try:
+        speed = known_speed(page_folder(None), cache)
+    except ArgumentError:  # the system's folders take no page file
+        return device
+    return device if speed is None else speed.on(device)
+
+
+def flag(value: object, name: str) -> bool:
+    """Checks that it is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}: expected True or False; got {value!r}.")
+    return value
 
 
 def as_graph(graph: object) -> _C.Graph:

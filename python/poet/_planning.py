@@ -1,0 +1,223 @@
+"""Where a wrapped step's plans come from: the cache between runs, or the solver."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+from poet import _C
+from poet._budgets import (
+    ByteBudget,
+    TimeBudget,
+    format_bytes,
+    format_seconds,
+    parse_runtime,
+)
+from poet._cache import Cache
+from poet._enums import Status
+from poet._errors import ArgumentError, BudgetWarning, PoetRuntimeError, StoreWarning
+from poet._plans import PlanCache, PlanRequest, budget_bytes
+from poet._solve import solve_on
+from poet._store import known_speed, store_speed
+
+_WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanningOptions:
+    """What `poet.wrap` was asked for, checked.
+
+    Attributes:
+        platform: name of the device profile.
+        ram_budget: as the user gave it.
+        runtime_budget: as the user gave it.
+        minimize: the objective.
+        recompute: plans may recompute.
+        page_folder: where paged values go; None: nothing is paged.
+        cache: what lasts between runs; None: nothing.
+        time_limit_s: seconds that solving may take.
+    """
+
+    platform: str
+    ram_budget: ByteBudget
+    runtime_budget: TimeBudget | None
+    minimize: str
+    recompute: bool
+    page_folder: str | None
+    cache: Cache | None
+    time_limit_s: float
+
+
+class StepPlanner:
+    """Plans for the variants of one wrapped step.
+
+    Not thread-safe: `plan` may run on another thread than the rest, one call at a time, and for
+    variants that `look_up` is not asked about any more.
+    """
+
+    def __init__(
+        self, session: _C.Session, options: PlanningOptions, say: Callable[[str], None]
+    ) -> None:
+        self.schedules: dict[int, _C.Schedule] = {}
+        self.plans_from_cache = 0
+        self.message = ""
+        self._session = session
+        self._options = options
+        self._say = say
+        self._cached = None if options.cache is None else PlanCache(options.cache)
+        self._device = _C.DeviceProfile.by_name(options.platform)
+        self._page_folder = options.page_folder
+        self._largest_peak = 0
+        self._warned = False
+
+    def prepare(self) -> None:
+        """Finds out how fast the store is; about a second, once for each folder and machine."""
+        folder = self._page_folder
+        if folder is None:
+            return
+        try:
+            if known_speed(folder, self._options.cache) is None:
+                self._say(f"measuring how fast {folder} is: once for each folder and machine")
+            speed = store_speed(folder, self._options.cache)
+        except (ArgumentError, PoetRuntimeError, OSError) as error:
+            self._stop_paging(str(error))
+            return
+        self._device = speed.on(self._device)
+
+    def look_up(self, variant: int) -> bool:
+        """Asks the cache about a variant that was recorded for the first time.
+
+        Returns:
+            Whether another run knew this step, so that it need not be seen twice. If it also had a
+            plan, that is in force now.
+        """
+        if self._cached is None:
+            return False
+        graph = self._cached.profiled(self._session.graph_of(variant))
+        if graph is None:
+            return False
+        self._use_kept(variant, graph)
+        return True
+
+    def plan(self, variant: int) -> None:
+        """Puts a plan in force for the variant, or notes that there is none."""
+        graph = self._session.graph_of(variant)
+        if self._cached is not None:
+            known = self._cached.profiled(graph)
+            if known is None:
+                self._cached.keep_profile(graph)
+            graph = known or graph
+            if self._use_kept(variant, graph):
+                return
+        self._solve(variant, graph)
+
+    def _use_kept(self, variant: int, graph: _C.Graph) -> bool:
+        """Puts the plan in force that the cache has for this request."""
+        assert self._cached is not None
+        request = self._request()
+        peak = max(self._largest_peak, graph.plain_peak_bytes())
+        budget = budget_bytes(request, peak)
+        schedule = self._cached.find(graph, request, budget)
+        if schedule is None or not self._put_in_force(variant, schedule):
+            return False
+        self._largest_peak = peak
+        self.plans_from_cache += 1
+        self._tell("plan of an earlier run in force", schedule, graph, budget)
+        return True
+
+    def _solve(self, variant: int, graph: _C.Graph) -> None:
+        request = self._request()
+        self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
+        budget = budget_bytes(request, self._largest_peak)
+        deadline = None
+        if request.runtime_budget is not None:
+            deadline = parse_runtime(request.runtime_budget, plain_seconds=graph.plain_seconds)
+        schedule = solve_on(
+            graph,
+            request.device,
+            ram_budget_bytes=budget,
+            runtime_budget_seconds=deadline,
+            minimize=request.minimize,
+            recompute=request.recompute,
+            paging=request.paging,
+            away_between_steps=request.away_between_steps,
+            time_limit_s=request.time_limit_s,
+        )
+        if schedule.status not in _WITH_PLAN:
+            self.schedules[variant] = schedule
+            self._session.set_unplannable(variant)
+            self.message = schedule.message or f"the planner ended with status {schedule.status}"
+            self._warn_without_plan(schedule, budget)
+            return
+        if self._cached is not None:
+            self._cached.keep(graph, request, schedule)
+        if self._put_in_force(variant, schedule):
+            self._tell("plan in force", schedule, graph, budget)
+        else:  # paging has just been given up
+            self._solve(variant, graph)
+
+    def _request(self) -> PlanRequest:
+        paging = self._page_folder is not None
+        return PlanRequest(
+            device=self._device,
+            ram_budget=self._options.ram_budget,
+            runtime_budget=self._options.runtime_budget,
+            minimize=self._options.minimize,
+            recompute=self._options.recompute,
+            paging=paging,
+            away_between_steps=paging,
+            time_limit_s=self._options.time_limit_s,
+        )
+
+    def _put_in_force(self, variant: int, schedule: _C.Schedule) -> bool:
+        """False where the store has no room for what the plan pages: nothing is paged then."""
+        try:
+            self._session.set_plan(variant, schedule, self._device)
+        except (ArgumentError, PoetRuntimeError) as error:
+            if self._page_folder is None:
+                raise
+            self._stop_paging(str(error))
+            return False
+        self.schedules[variant] = schedule
+        self.message = ""
+        return True
+
+    def _stop_paging(self, why: str) -> None:
+        self._page_folder = None
+        self._device = _C.DeviceProfile.by_name(self._options.platform)
+        warnings.warn(
+            f"poet pages nothing to secondary storage in this run: {why} Make room there, or name "
+            "another folder with page_dir=.",
+            StoreWarning,
+            stacklevel=6,
+        )
+
+    def _tell(self, what: str, schedule: _C.Schedule, graph: _C.Graph, budget: int) -> None:
+        extra = format_seconds(schedule.makespan_seconds - graph.plain_seconds)
+        share = 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
+        self._say(
+            f"{what}: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
+            f"{share:+.1f} % time predicted ({extra} a step)"
+        )
+
+    def _warn_without_plan(self, schedule: _C.Schedule, budget: int) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        least = schedule.least_ram_budget
+        advice = (
+            f"The least budget that has a plan is {least} bytes ({format_bytes(least)})."
+            if least
+            else ""
+        )
+        warnings.warn(
+            f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
+            f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, "
+            "outside the budget.",
+            BudgetWarning,
+            stacklevel=6,
+        )
+
+
+__all__ = ["PlanningOptions", "StepPlanner"]

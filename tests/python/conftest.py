@@ -1,0 +1,14 @@
+"""What every test starts from."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test neither finds what an earlier run kept nor leaves anything in the user's folder.
+
+    Tests of the cache name a folder themselves.
+    """
+    monkeypatch.setenv("POET_CACHE_DIR", "")
