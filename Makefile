@@ -7,8 +7,10 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # More words for `pip install torch`, e.g. another index with a CPU-only build.
 TORCH_INDEX_ARGS ?=
 TORCH ?= torch==2.13.0
-# Steps of each of the demo's three runs.
+# Steps of each of the three runs of the ResNet-18 demo.
 STEPS ?= 120
+# MiniLM's take three times as long.
+MINILM_STEPS ?= $(shell expr $(STEPS) / 3 '|' 4 | sed 's/^[123]$$/4/')
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
@@ -76,9 +78,11 @@ $(VENV)/.poet-built: $(VENV)/.poet-tools $(NATIVE)
 	@touch $@
 
 # ---- use ----------------------------------------------------------------------------------------------------------------
-demo: build  ## train ResNet-18 on real digits: plain, checkpointed, with poet
+demo: build  ## train ResNet-18 on real digits and MiniLM on docstrings: plain, checkpointed, with poet
 	$(SAY) "demo: ResNet-18 on scikit-learn's digits, $(STEPS) steps each"
 	@$(BIN)/python demo/digits_resnet18.py --steps $(STEPS)
+	$(SAY) "demo: MiniLM on the standard library's docstrings, $(MINILM_STEPS) steps each"
+	@$(BIN)/python demo/docstrings_minilm.py --steps $(MINILM_STEPS)
 
 test: test-cpp test-asan test-example test-python  ## every test: C++, C++ under ASan and UBSan, the C++ example, Python
 

@@ -1,4 +1,4 @@
-"""The demo's table and its picture, from the records of the three runs."""
+"""A demo's table and its picture, from the records of the three runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _count(number: int, kind: str) -> str:
     return f"{number} {kind if number == 1 else _PLURALS.get(kind, kind + 's')}"
 
 
-def picture(records: dict[str, dict[str, Any]], path: Path) -> None:
+def picture(records: dict[str, dict[str, Any]], path: Path, caption: str) -> None:
     """Draws one late step of each run: memory against time."""
     import matplotlib as mpl  # noqa: PLC0415  the training processes do not draw
 
@@ -89,7 +89,7 @@ def picture(records: dict[str, dict[str, Any]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(10, 5.4), layout="constrained")
     curves = {form: record["curve"] for form, record in records.items()}
     draw_curves(axes, curves, records["plain"]["fixed_bytes"])
-    axes.set_title("One training step of ResNet-18 on digits, batch 32, AdamW", loc="left")
+    axes.set_title(caption, loc="left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

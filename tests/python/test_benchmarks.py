@@ -399,9 +399,10 @@ def test_a_run_without_a_plan_has_a_row_all_the_same() -> None:
     assert lines.splitlines()[3].split() == ["poet", "-", "-", "97.5", "%", "yes"]
 
 
-def test_the_demo_wants_enough_steps_for_a_plan() -> None:
+@pytest.mark.parametrize("script", ["digits_resnet18.py", "docstrings_minilm.py"])
+def test_a_demo_wants_enough_steps_for_a_plan(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "demo" / "digits_resnet18.py"), "--steps", "3"],
+        [sys.executable, str(REPOSITORY / "demo" / script), "--steps", "3"],
         capture_output=True,
         text=True,
         check=False,
@@ -416,5 +417,5 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
         form: record(curve=curve, fixed_bytes=90 * MIB) for form in ("plain", "checkpoint", "poet")
     }
     path = tmp_path / "out" / "memory.png"
-    _report.picture(records, path)
+    _report.picture(records, path, "a step")
     assert path.read_bytes().startswith(b"\x89PNG")
