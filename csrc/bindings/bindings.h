@@ -14,7 +14,9 @@ void bindRuntime(pybind11::module_& m);   // the recorder and the executor: live
 void bindStore(pybind11::module_& m);     // which folder takes paged values, and how fast it is
 void bindMemory(pybind11::module_& m);    // the C library's allocator
 
-// Notes on a poet.Schedule the graph that it was solved for (its Python attribute `graph`).
+// Notes on a poet.Schedule the graph that it was solved for (its Python attribute `traced_graph`)
+// and the device (`device`).
 void setGraph(const pybind11::object& schedule, const pybind11::object& graph);
+void setDevice(const pybind11::object& schedule, const pybind11::object& device);
 
 }  // namespace poet

@@ -5,13 +5,28 @@
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
+#include "graph/error.h"
+#include "schedule/rewritten_graph.h"
 
 namespace poet {
 namespace {
 
 using SchedulePtr = std::shared_ptr<Schedule>;
 
+using RewrittenPtr = std::shared_ptr<RewrittenGraph>;
+
 constexpr const char* kGraphAttribute = "_graph";
+constexpr const char* kDeviceAttribute = "_device";
+
+// The graph that was given, or the one that the schedule remembers.
+py::object graphFor(const py::object& schedule, const py::object& graph, const char* what) {
+  if (!graph.is_none()) return graph;
+  py::object remembered = schedule.attr("__dict__").attr("get")(kGraphAttribute);
+  POET_CHECK(!remembered.is_none(), what,
+             ": this schedule was loaded and does not know its graph. ",
+             "Pass the graph that it was made for: ", what, "(graph).");
+  return remembered;
+}
 
 // Appends what stands at one position as poet._results.Action.
 void appendActions(const Schedule& schedule, int64_t at, const char* when,
@@ -81,6 +96,54 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly("message", [](const Schedule& s) { return s.message; });
 }
 
+void bindCounts(py::class_<Schedule, SchedulePtr>& cls) {
+  const auto count = [&cls](const char* name, ActionKind kind) {
+    cls.def_property_readonly(name, [kind](const Schedule& s) { return s.countActions(kind); });
+  };
+  count("frees", ActionKind::kFree);
+  count("recomputes", ActionKind::kRecompute);
+  count("retains", ActionKind::kRetain);
+  count("page_outs", ActionKind::kPageOut);
+  count("page_ins", ActionKind::kPageIn);
+  cls.def_property_readonly(
+      "away_between_steps", [](const Schedule& s) { return indices(s.away_between_steps); },
+      "Indices of the values that are in the store when the step begins.");
+}
+
+py::bytes toBytes(const py::object& self, const py::object& graph) {
+  const py::object found = graphFor(self, graph, "to_bytes");
+  const auto schedule = self.cast<SchedulePtr>();
+  const auto held = found.cast<std::shared_ptr<Graph>>();
+  std::string bytes;
+  {
+    const py::gil_scoped_release release;
+    bytes = schedule->toBytes(*held);
+  }
+  return py::bytes(bytes);
+}
+
+py::object fromBytes(const py::bytes& data, const py::object& graph) {
+  const auto text = data.cast<std::string_view>();
+  const auto held = graph.cast<std::shared_ptr<Graph>>();
+  SchedulePtr schedule;
+  {
+    const py::gil_scoped_release release;
+    schedule = std::make_shared<Schedule>(Schedule::fromBytes(text, *held));
+  }
+  py::object result = py::cast(schedule);
+  setGraph(result, graph);
+  return result;
+}
+
+// The rewritten DAG.
+RewrittenPtr rewrite(const py::object& self, const py::object& graph) {
+  const py::object found = graphFor(self, graph, "graph");
+  const auto schedule = self.cast<SchedulePtr>();
+  const auto held = found.cast<std::shared_ptr<Graph>>();
+  const py::gil_scoped_release release;
+  return std::make_shared<RewrittenGraph>(schedule->rewrittenGraph(*held));
+}
+
 void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
   cls.def("to_json",
           [](const Schedule& s) {
@@ -110,6 +173,12 @@ void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
             return std::make_shared<Schedule>(Schedule::load(name));
           },
           py::arg("path"))
+      .def("to_bytes", &toBytes, py::arg("graph") = py::none(),
+           "The compact form for devices: to be read with its graph. A loaded schedule needs the "
+           "graph. Raises poet.ScheduleError if it was made for another one.")
+      .def_static(
+          "from_bytes", &fromBytes, py::arg("data"), py::arg("graph"),
+          "Raises poet.FormatError for damaged bytes, poet.ScheduleError for another graph.")
       .def(py::pickle([](const Schedule& x) { return x.toJson(); },
                       [](const std::string& text) {
                         return std::make_shared<Schedule>(Schedule::fromJson(text));
@@ -124,9 +193,19 @@ void bindFrozen(py::class_<Schedule, SchedulePtr>& cls) {
   cls.def("__setattr__", refuse)
       .def("__delattr__", refuse)
       .def_property_readonly(
-          "graph",
+          "traced_graph",
           [](const py::object& self) { return self.attr("__dict__").attr("get")(kGraphAttribute); },
-          "The graph that it was solved for; None for one that was loaded.");
+          "The graph that it was solved for; None for one that was loaded.")
+      .def_property_readonly(
+          "device",
+          [](const py::object& self) {
+            return self.attr("__dict__").attr("get")(kDeviceAttribute);
+          },
+          "The device that it was solved for; None for one that was loaded.")
+      .def("graph", &rewrite, py::arg("graph") = py::none(),
+           "The rewritten DAG: what runs in which order, with recomputed copies and transfers. A "
+           "loaded schedule needs the graph that it was made for. Raises poet.ScheduleError if it "
+           "cannot be carried out.");
 }
 
 void bindForPeople(py::class_<Schedule, SchedulePtr>& cls) {
@@ -146,19 +225,89 @@ void bindForPeople(py::class_<Schedule, SchedulePtr>& cls) {
       });
 }
 
+// Reads as (copy, version, node that made it or None).
+py::tuple usesOf(const std::vector<RewrittenNode::Use>& uses) {
+  py::tuple result(uses.size());
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const py::object from = uses[i].from < 0 ? py::object(py::none()) : py::int_(uses[i].from);
+    result[i] = py::make_tuple(uses[i].copy, uses[i].version, from);
+  }
+  return result;
+}
+
+// As poet._results.Node.
+py::tuple nodesOf(const RewrittenGraph& graph) {
+  const py::object node_class = fromPackage("poet._results", "Node");
+  py::tuple result(graph.nodes().size());
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const RewrittenNode& node = graph.nodes()[i];
+    py::list writes;
+    for (const RewrittenNode::Use& use : node.writes)
+      writes.append(py::make_tuple(use.copy, use.version));
+    result[i] = node_class(
+        py::arg("kind") = enumMember("NodeKind", toString(node.kind)),
+        py::arg("op") = indexOrNone(node.op), py::arg("at") = node.at,
+        py::arg("phase") = enumMember("Phase", toString(node.phase)), py::arg("name") = node.name,
+        py::arg("planned") = node.planned, py::arg("reads") = usesOf(node.reads),
+        py::arg("writes") = py::tuple(writes),
+        py::arg("frees") = node.frees < 0 ? py::object(py::none()) : py::int_(node.frees),
+        py::arg("resident_bytes") = node.resident_bytes);
+  }
+  return result;
+}
+
+void bindRewritten(py::module_& m) {
+  py::class_<RewrittenGraph, RewrittenPtr> cls(
+      m, "RewrittenGraph",
+      "A step with its schedule carried out: nodes in execution order, and edges between them.\n\n"
+      "Made by Schedule.graph. The formats: docs/rewritten-graph.md.");
+  cls.def_property_readonly("nodes", &nodesOf)
+      .def_property_readonly("peak_bytes", &RewrittenGraph::peakBytes)
+      .def("to_json",
+           [](const RewrittenGraph& g) {
+             const py::gil_scoped_release release;
+             return g.toJson();
+           })
+      .def("to_dot",
+           [](const RewrittenGraph& g) {
+             const py::gil_scoped_release release;
+             return g.toDot();
+           })
+      .def(
+          "save",
+          [](const RewrittenGraph& g, const py::object& path) {
+            const std::string name = fileName(path);
+            const py::gil_scoped_release release;
+            g.save(name);
+          },
+          py::arg("path"), "JSON for a name in .json, Graphviz for one in .dot or .gv.")
+      .def("__len__", [](const RewrittenGraph& g) { return g.nodes().size(); })
+      .def("__repr__", [](const RewrittenGraph& g) {
+        return py::str("<poet.RewrittenGraph: {} nodes, {} edges, peak {} bytes>")
+            .format(g.nodes().size(), g.edges().size(), g.peakBytes());
+      });
+  makePublic(cls);
+}
+
 }  // namespace
 
 void setGraph(const py::object& schedule, const py::object& graph) {
   schedule.attr("__dict__")[kGraphAttribute] = graph;
 }
 
+void setDevice(const py::object& schedule, const py::object& device) {
+  schedule.attr("__dict__")[kDeviceAttribute] = device;
+}
+
 void bindSchedule(py::module_& m) {
+  bindRewritten(m);
   py::class_<Schedule, SchedulePtr> cls(
       m, "Schedule", py::dynamic_attr(),
       "What to do between the ops of a training step, and what that costs. Immutable.\n\n"
       "Made by poet.solve, Schedule.load and Schedule.from_json.");
   bindAsked(cls);
   bindOutcome(cls);
+  bindCounts(cls);
   bindStorage(cls);
   bindFrozen(cls);
   bindForPeople(cls);

@@ -62,6 +62,7 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
   poll.rethrow();
   py::object result = py::cast(schedule);
   setGraph(result, graph);
+  setDevice(result, py::cast(profile));
   return result;
 }
 

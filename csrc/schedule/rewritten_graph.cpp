@@ -68,6 +68,7 @@ class GraphRewriter {
   void make(int32_t copy);   // the node makes it afresh
   void orderAfterReaders(int32_t copy);
   void addEdge(int32_t from, EdgeKind kind, int32_t copy);
+  void drawAfter(int32_t node);
   void enter(ValueId v, int32_t copy);
   void countBytes(int64_t workspace);
   bool isRetained(ValueId v) const { return retained_[static_cast<size_t>(v.index)] != 0; }
@@ -82,6 +83,8 @@ class GraphRewriter {
   std::vector<char> retained_;                     // by value
   std::vector<std::vector<ValueId>> dying_after_;  // by op
   std::vector<char> keeps_generator_;              // by op
+  std::vector<int32_t> first_run_;                 // by op: its node
+  int32_t last_random_ = -1;                       // node of the last first run that draws
   int64_t resident_bytes_ = 0;
 };
 
@@ -93,6 +96,7 @@ void GraphRewriter::begin() {
   retained_.assign(values, 0);
   dying_after_.resize(ops);
   keeps_generator_.assign(ops, 0);
+  first_run_.assign(ops, -1);
   for (const auto* lists : {&schedule_.before, &schedule_.after}) {
     for (const auto& actions : *lists) {
       for (const Action& action : actions) {
@@ -120,9 +124,13 @@ void GraphRewriter::begin() {
   }
 }
 
+// What was retained goes with the step.
 void GraphRewriter::finish() {
   for (ValueId v(0); v.index < graph_.numValues(); ++v.index) {
-    if (graph_.value(v).death != graph_.endOfStep()) continue;
+    if (graph_.value(v).death != graph_.endOfStep()) {
+      if (inMemory(v) >= 0) freeCopy(std::exchange(inMemory(v), -1), false);
+      continue;
+    }
     const int32_t copy = inMemory(v) >= 0 ? inMemory(v) : inStore(v);
     out_.results_.push_back({copy, state(copy).version, state(copy).made_by});
   }
@@ -165,6 +173,8 @@ void GraphRewriter::perform(const Action& action) {
 void GraphRewriter::runFirst(OpId id) {
   const Op& op = graph_.op(id);
   add(NodeKind::kOp, id);
+  first_run_[static_cast<size_t>(id.index)] = index();
+  if (op.random) drawAfter(std::exchange(last_random_, index()));
   for (const ValueId v : graph_.dataInputs(id)) read(inMemory(v));
   for (const ValueId v : op.mutates) write(inMemory(v));
   for (const ValueId v : graph_.madeBy(id)) {
@@ -200,6 +210,7 @@ void GraphRewriter::recompute(const std::vector<OpId>& chain) {
 void GraphRewriter::replay(OpId id, std::map<ValueId, int32_t>& own) {
   const Op& op = graph_.op(id);
   add(NodeKind::kRecompute, id);
+  if (op.random) drawAfter(first_run_[static_cast<size_t>(id.index)]);
   const auto found = [&](ValueId v) { return own.count(v) > 0 ? own.at(v) : inMemory(v); };
   for (const ValueId v : graph_.dataInputs(id)) {
     if (!std::binary_search(op.statistics.begin(), op.statistics.end(), v)) read(found(v));
@@ -294,6 +305,10 @@ void GraphRewriter::addEdge(int32_t from, EdgeKind kind, int32_t copy) {
   out_.edges_.push_back({from, index(), kind, copy, state(copy).version});
 }
 
+void GraphRewriter::drawAfter(int32_t node) {
+  if (node >= 0) out_.edges_.push_back({node, index(), EdgeKind::kGenerator, -1, 0});
+}
+
 void GraphRewriter::enter(ValueId v, int32_t copy) {
   inMemory(v) = copy;
   retained_[static_cast<size_t>(v.index)] = at_ > graph_.lastShown(v).index;
@@ -319,7 +334,17 @@ std::string_view toString(NodeKind kind) {
   return "?";
 }
 
-std::string_view toString(EdgeKind kind) { return kind == EdgeKind::kData ? "data" : "order"; }
+std::string_view toString(EdgeKind kind) {
+  switch (kind) {
+    case EdgeKind::kData:
+      return "data";
+    case EdgeKind::kOrder:
+      return "order";
+    case EdgeKind::kGenerator:
+      return "generator";
+  }
+  return "?";
+}
 
 // A store of any speed: seconds do not show here.
 RewrittenGraph::RewrittenGraph(const Graph& graph, const Schedule& schedule)

@@ -21,9 +21,9 @@ struct Schedule;
 // copy. No piece of memory has two meanings: whoever knows the copies needs to know nothing of
 // schedules.
 enum class NodeKind : uint8_t { kOp, kRecompute, kPageOut, kPageIn, kFree };
-enum class EdgeKind : uint8_t { kData, kOrder };
+enum class EdgeKind : uint8_t { kData, kOrder, kGenerator };
 POET_API std::string_view toString(NodeKind);  // "op", "recompute", "page_out", "page_in", "free"
-POET_API std::string_view toString(EdgeKind);  // "data", "order"
+POET_API std::string_view toString(EdgeKind);  // "data", "order", "generator"
 
 struct RewrittenNode {
   // One version of a copy that the node reads or makes.
@@ -40,11 +40,11 @@ struct RewrittenNode {
   int64_t at = 0;               // ops that have run first by now: op k itself has k
   Phase phase = Phase::kOther;  // of op `at`; at the end of the step, of the last op
   std::string name;             // of the op; of other kinds what toString(kind) says
-  bool planned = true;  // kFree: by the schedule; not: a natural death, or the second copy that a
-                        // recompute made of what was in memory still
-  std::vector<Use> reads;      // data, by the values' indices; views and shapes are not data
-  std::vector<Use> writes;     // what it makes and what it writes into, likewise
-  int32_t frees = -1;          // kFree: the copy
+  bool planned = true;      // kFree: by the schedule; not: a natural death, the second copy that a
+                            // recompute made of what was in memory still, or retained to the end
+  std::vector<Use> reads;   // data, by the values' indices; views and shapes are not data
+  std::vector<Use> writes;  // what it makes and what it writes into, likewise
+  int32_t frees = -1;       // kFree: the copy
   int64_t resident_bytes = 0;  // in memory while it runs, workspace and generator states included;
                                // of a kFree: what remains
 };
@@ -57,6 +57,8 @@ struct RewrittenCopy {
 };
 
 // kData: `to` reads what `from` made. kOrder: `to` overwrites or frees what `from` read or made.
+// kGenerator: both draw random numbers, `to` after `from`, or `to` runs `from` again with the same
+// numbers; no copy.
 // Any order of the nodes in which every edge points forward computes the same bits; the order of
 // nodes() also keeps the peak.
 struct RewrittenEdge {

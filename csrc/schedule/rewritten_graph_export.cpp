@@ -58,11 +58,15 @@ OrderedJson entryToJson(const RewrittenNode& node) {
   return object;
 }
 
-OrderedJson entryToJson(const RewrittenEdge& edge, const RewrittenCopy& copy) {
-  return {{"from", edge.from},           {"to", edge.to},
-          {"kind", toString(edge.kind)}, {"copy", edge.copy},
-          {"value", copy.value.index},   {"version", edge.version},
-          {"bytes", copy.bytes}};
+OrderedJson edgeToJson(const RewrittenEdge& edge, const std::vector<RewrittenCopy>& copies) {
+  OrderedJson object = {{"from", edge.from}, {"to", edge.to}, {"kind", toString(edge.kind)}};
+  if (edge.copy < 0) return object;
+  const RewrittenCopy& copy = copies[static_cast<size_t>(edge.copy)];
+  object["copy"] = edge.copy;
+  object["value"] = copy.value.index;
+  object["version"] = edge.version;
+  object["bytes"] = copy.bytes;
+  return object;
 }
 
 // One entry a line.
@@ -164,7 +168,7 @@ class DotWriter {
   // Of the edges that only order, those to what the schedule adds.
   void writeEdge(const RewrittenEdge& edge) {
     if (!isShown(node(edge.to))) return;
-    const bool orders = edge.kind == EdgeKind::kOrder;
+    const bool orders = edge.kind != EdgeKind::kData;
     if (orders && node(edge.to).kind == NodeKind::kOp) return;
     text_ += detail::message("  n", edge.from, " -> n", edge.to);
     if (orders) {
@@ -200,9 +204,7 @@ bool endsWith(const std::string& text, std::string_view end) {
 
 std::string RewrittenGraph::toJson() const {
   const auto convert = [](const auto& entry) { return entryToJson(entry); };
-  const auto edge = [this](const RewrittenEdge& each) {
-    return entryToJson(each, copies_[static_cast<size_t>(each.copy)]);
-  };
+  const auto edge = [this](const RewrittenEdge& each) { return edgeToJson(each, copies_); };
   const OrderedJson signature = json::toHex(graph_signature_);
   return detail::message("{\"format\": ", dump(kFormat), ",\n\"version\": ", kFormatVersion,
                          ",\n\"graph_signature\": ", dump(signature), ",\n\"num_ops\": ", num_ops_,

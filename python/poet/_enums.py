@@ -73,3 +73,15 @@ class ActionKind(StrEnum):
     RETAIN = "retain"
     PAGE_OUT = "page_out"
     PAGE_IN = "page_in"
+
+
+class NodeKind(StrEnum):
+    """What a node of a rewritten step does."""
+
+    __module__ = "poet"
+
+    OP = "op"
+    RECOMPUTE = "recompute"
+    PAGE_OUT = "page_out"
+    PAGE_IN = "page_in"
+    FREE = "free"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from poet._enums import ActionKind
+from poet._enums import ActionKind, NodeKind, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,41 @@ class Action:
     kind: ActionKind
     value: int | None = None
     ops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing that runs in a rewritten step (`Schedule.graph`).
+
+    A copy is one piece of memory, or of the store, that holds one value from the node that makes
+    it to the node that frees it; writes in place begin a new version within the same copy.
+
+    Attributes:
+        kind: what is done.
+        op: index of the op of the traced step that runs; None for transfers and frees.
+        at: number of ops that have run first by now; op k itself has k.
+        phase: part of the step that it belongs to.
+        name: name of the op; the kind for transfers and frees.
+        planned: False for a free that the schedule does not ask for: a natural death, or a second
+            copy that a recompute made.
+        reads: (copy, version, index of the node that made it or None) of the data it reads.
+        writes: (copy, version) of what it makes or writes into.
+        frees: the copy that a free gives back; None otherwise.
+        resident_bytes: bytes in memory while it runs; of a free, what remains after it.
+    """
+
+    __module__ = "poet"
+
+    kind: NodeKind
+    op: int | None
+    at: int
+    phase: Phase
+    name: str
+    planned: bool
+    reads: tuple[tuple[int, int, int | None], ...]
+    writes: tuple[tuple[int, int], ...]
+    frees: int | None
+    resident_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

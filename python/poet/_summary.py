@@ -14,7 +14,7 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
 
     Args:
         schedule: any schedule, with a plan or without.
-        graph: the graph it was made for; None takes `schedule.graph`.
+        graph: the graph it was made for; None takes `schedule.traced_graph`.
 
     Returns:
         Lines of text.
@@ -22,7 +22,7 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
     Raises:
         ScheduleError: the schedule was made for another graph.
     """
-    graph = graph if graph is not None else schedule.graph
+    graph = graph if graph is not None else schedule.traced_graph
     if graph is not None:
         schedule.check_against(graph)
     lines = [_headline(schedule)]
@@ -34,6 +34,7 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
     if schedule.has_plan:
         lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")
         lines.append(f"  {_actions(schedule)}")
+        lines += _transfers(schedule, graph)
     if schedule.least_ram_budget is not None:
         least = f"{format_bytes(schedule.least_ram_budget)} ({schedule.least_ram_budget} bytes)"
         lines.append(f"  least budget {least}, set by {_op_name(schedule.least_ram_op, graph)}")
@@ -110,10 +111,40 @@ def _actions(schedule: _C.Schedule) -> str:
     text = f"{_count(counts[ActionKind.FREE], 'free')}, "
     text += f"{_count(counts[ActionKind.RECOMPUTE], 'recompute')} ({_count(replayed, 'op')}), "
     text += _count(counts[ActionKind.RETAIN], "retain")
-    for kind, noun in ((ActionKind.PAGE_OUT, "page-out"), (ActionKind.PAGE_IN, "page-in")):
-        if counts[kind]:
-            text += f", {_count(counts[kind], noun)}"
     return text
+
+
+def _transfers(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
+    """Page-outs and page-ins, their bytes where the graph is known, their time where the device."""
+    if not schedule.page_outs and not schedule.page_ins and not schedule.away_between_steps:
+        return []
+    outs, ins = _count(schedule.page_outs, "page-out"), _count(schedule.page_ins, "page-in")
+    if graph is not None:
+        moved = {
+            kind: sum(
+                graph.values[action.value].bytes
+                for action in schedule.actions
+                if action.kind is kind and action.value is not None
+            )
+            for kind in (ActionKind.PAGE_OUT, ActionKind.PAGE_IN)
+        }
+        outs += f" ({format_bytes(moved[ActionKind.PAGE_OUT])})"
+        ins += f" ({format_bytes(moved[ActionKind.PAGE_IN])})"
+    text = f"  {outs}, {ins}"
+    device = schedule.device
+    if graph is not None and device is not None and device.has_store:
+        simulated = _C.simulate(graph, schedule, device)
+        text += f": {format_seconds(simulated.transfer_seconds)} of transfers"
+        if simulated.hidden_seconds > 0:
+            text += f", {format_seconds(simulated.hidden_seconds)} of them beside ops"
+    lines = [text]
+    if schedule.away_between_steps:
+        away = _count(len(schedule.away_between_steps), "value")
+        if graph is not None:
+            size = sum(graph.values[v].bytes for v in schedule.away_between_steps)
+            away += f" ({format_bytes(size)})"
+        lines.append(f"  {away} in the store between steps")
+    return lines
 
 
 def _count(number: int, noun: str) -> str:

@@ -130,7 +130,7 @@ def test_every_field_is_there(graph: poet.Graph) -> None:
     assert schedule.solve_seconds == 1.5
     assert (schedule.least_ram_budget, schedule.least_ram_op) == (100, 7)
     assert schedule.message == "A message."
-    assert schedule.graph is None
+    assert schedule.traced_graph is None
     assert repr(schedule) == "<poet.Schedule feasible: 12 ops, peak 123 bytes>"
 
 

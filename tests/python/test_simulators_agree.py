@@ -12,14 +12,32 @@ from graph_strategies import JsonObject, graph_text, graphs, plans, schedule_tex
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_simulator import NaiveSimulator, RefusedError
+from paging_plans import paging_plan
 
 import poet
+from poet import _C
 
 HOST = poet.DeviceProfile.by_name("host")
-DEVICE = {
-    name: getattr(HOST, name)
-    for name in ("replay_factor", "replay_fixed_seconds", "generator_state_bytes")
-}
+# Slow enough that transfers take as long as ops; with 0 to 3 channels.
+PAGING = [
+    HOST.with_store(4000.0, 2500.0, 0.125, 0.0625, dma_channels=channels, wake_joules=0.5)
+    for channels in range(4)
+]
+FIGURES = [
+    "replay_factor",
+    "replay_fixed_seconds",
+    "generator_state_bytes",
+    "compute_watts",
+    "idle_watts",
+    "memory_watts",
+    "store_watts",
+    "store_read_rate",
+    "store_write_rate",
+    "store_read_latency_seconds",
+    "store_write_latency_seconds",
+    "wake_joules",
+    "dma_channels",
+]
 DATA = sorted((Path(__file__).parents[1] / "data").glob("*.json"))
 
 
@@ -27,17 +45,25 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def compare(graph: poet.Graph, schedule: poet.Schedule | None) -> poet.Simulation | None:
+def compare(
+    graph: poet.Graph, schedule: poet.Schedule | None, device: poet.DeviceProfile = HOST
+) -> poet.Simulation | None:
     """Runs both simulators; None where both refuse the schedule."""
-    actions = json.loads(schedule.to_json())["actions"] if schedule is not None else []
+    document = json.loads(schedule.to_json()) if schedule is not None else {"actions": []}
+    figures = {name: getattr(device, name) for name in FIGURES}
     fast: poet.Simulation | poet.ScheduleError
     slow: NaiveSimulator | RefusedError
     try:
-        fast = poet.simulate(graph, schedule)
+        fast = _C.simulate(graph, schedule, device)
     except poet.ScheduleError as refusal:
         fast = refusal
     try:
-        slow = NaiveSimulator(json.loads(graph.to_json()), actions, DEVICE).run()
+        slow = NaiveSimulator(
+            json.loads(graph.to_json()),
+            document["actions"],
+            figures,
+            document.get("away_between_steps", []),
+        ).run()
     except RefusedError as refusal:
         slow = refusal
     if isinstance(fast, poet.ScheduleError) or isinstance(slow, RefusedError):
@@ -49,10 +75,15 @@ def compare(graph: poet.Graph, schedule: poet.Schedule | None) -> poet.Simulatio
     assert list(fast.resident_bytes) == slow.resident
     assert fast.recomputed_ops == slow.recomputed_ops
     assert fast.recompute_seconds == pytest.approx(slow.recompute_seconds, rel=1e-9)
-    makespan = slow.seconds + slow.recompute_seconds
-    assert fast.makespan_seconds == pytest.approx(makespan, rel=1e-9)
-    watts = HOST.compute_watts + HOST.idle_watts + HOST.memory_watts
-    assert fast.energy_joules == pytest.approx(watts * makespan, rel=1e-9)
+    assert fast.makespan_seconds == pytest.approx(slow.clock, rel=1e-9)
+    assert fast.energy_joules == pytest.approx(slow.joules(), rel=1e-9)
+    assert fast.transfer_seconds == pytest.approx(slow.transfer_seconds, rel=1e-9)
+    assert [fast.page_outs, fast.paged_out_bytes] == slow.moved["page_out"]
+    assert [fast.page_ins, fast.paged_in_bytes] == slow.moved["page_in"]
+    assert fast.wake_ups == len(slow.awake)
+    one_after_another = slow.seconds + slow.recompute_seconds + slow.transfer_seconds
+    assert fast.makespan_seconds <= one_after_another * (1 + 1e-9)
+    assert fast.hidden_seconds == pytest.approx(one_after_another - slow.clock, abs=1e-9)
     return fast
 
 
@@ -126,8 +157,60 @@ def check_broken_schedules(count: int) -> None:
     assert min(seen["refused"], seen["carried out"]) > sum(seen.values()) / 10
 
 
+def check_paging(count: int) -> None:
+    """Every device gives the same bytes, and more channels than one are never slower than none."""
+    seen: collections.Counter[str] = collections.Counter()
+
+    @examples(count)
+    @given(graphs(), st.integers(0, 2**32), st.data())
+    def check(step: JsonObject, seed: int, data: st.DataObject) -> None:
+        graph = poet.Graph.from_json(graph_text(step))
+        actions, away = paging_plan(json.loads(graph.to_json()), seed)
+        if actions and data.draw(st.integers(0, 3)) == 0:
+            actions = break_plan(data.draw, actions, step)
+        text = schedule_text(graph.signature, len(graph), actions)
+        if away:
+            text = json.dumps(json.loads(text) | {"away_between_steps": away})
+        schedule = poet.Schedule.from_json(text)
+        assert schedule.away_between_steps == tuple(away)
+        results = [compare(graph, schedule, device) for device in PAGING]
+        seen["drawn"] += 1
+        if results[0] is None:
+            assert results == [None] * len(PAGING)
+            return
+        for result in results:
+            assert result is not None
+            assert result.peak_bytes == results[0].peak_bytes
+            assert result.makespan_seconds <= results[0].makespan_seconds * (1 + 1e-9)
+            seen["hidden"] += result.hidden_seconds > 0
+        seen["carried out"] += 1
+        seen["paged"] += results[0].page_ins > 0
+        seen["recomputed"] += results[0].recomputed_ops > 0
+        seen["away"] += bool(away)
+
+    check()
+    assert seen["carried out"] > seen["drawn"] / 2, seen
+    assert seen["drawn"] > seen["carried out"], seen
+    assert min(seen["paged"], seen["hidden"]) > seen["drawn"] / 4, seen
+    assert min(seen["recomputed"], seen["away"]) > seen["drawn"] / 20, seen
+
+
 def test_random_schedules_cost_the_same() -> None:
     check_random_schedules(300)
+
+
+def test_random_transfers_cost_the_same() -> None:
+    check_paging(300)
+
+
+def test_a_device_without_a_store_pages_nothing() -> None:
+    ops = [{"name": "a", "inputs": [0], "outputs": []}]
+    graph = poet.Graph.from_json(
+        graph_text({"base_bytes": 0, "ops": ops, "values": [{"bytes": 8, "death": 1}]})
+    )
+    page_out = {"at": 0, "when": "before", "do": "page_out", "value": 0}
+    assert compare(graph, with_actions(graph, [page_out])) is None
+    assert compare(graph, with_actions(graph, [page_out]), PAGING[0]) is not None
 
 
 def test_broken_schedules_are_refused_by_both() -> None:
@@ -137,6 +220,7 @@ def test_broken_schedules_are_refused_by_both() -> None:
 @pytest.mark.nightly
 def test_many_random_schedules_cost_the_same() -> None:
     check_random_schedules(20_000)
+    check_paging(20_000)
     check_broken_schedules(20_000)
 
 

@@ -1,6 +1,7 @@
 // Feeds damaged documents to the readers of graphs and schedules. A reader answers with the
 // structure or with FormatError; what it accepts can be written, read again and simulated (or
-// refused with ScheduleError). Anything else is a crash.
+// refused with ScheduleError). Anything else is a crash. Compact schedules are read with the
+// checksum that they have and with one that fits, so that damage gets past it.
 //
 // With libFuzzer:  clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DPOET_LIBFUZZER
 // ... Without it (g++) the file has its own main, a driver that damages generated documents:
@@ -17,6 +18,9 @@
 #include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/recipes.h"
+#include "schedule/byte_io.h"
+#include "schedule/compact.h"
+#include "schedule/rewritten_graph.h"
 #include "schedule/schedule.h"
 #include "schedule/simulator.h"
 
@@ -65,6 +69,20 @@ const Graph& target() {
   return graph;
 }
 
+DeviceProfile deviceWithStore() {
+  DeviceProfile device = hostProfile();
+  device.store_read_rate = device.store_write_rate = 1e6;
+  device.dma_channels = 2;
+  return device;
+}
+
+// What the simulator takes can be rewritten, with the same peak.
+void carryOut(const Graph& graph, const Schedule& schedule) {
+  const SimulationResult result = simulate(graph, schedule, deviceWithStore());
+  require(schedule.rewrittenGraph(graph).peakBytes() == result.peak_bytes,
+          "the rewritten graph has another peak");
+}
+
 bool readSchedule(std::string_view text) {
   try {
     Schedule schedule = Schedule::fromJson(text);
@@ -77,13 +95,44 @@ bool readSchedule(std::string_view text) {
       schedule.before.resize(static_cast<size_t>(target().numOps()) + 1);
       schedule.after.resize(static_cast<size_t>(target().numOps()));
     }
-    simulate(target(), schedule, hostProfile());
+    carryOut(target(), schedule);
     return true;
   } catch (const FormatError&) {
     return false;
   } catch (const ScheduleError&) {
     return true;
   }
+}
+
+std::string withChecksum(const std::string& body) {
+  bytes::Writer sum;
+  sum.fixed(bytes::crc32(body), 4);
+  return body + sum.bytes();
+}
+
+// What every compact schedule for the graph begins with.
+std::string compactBeginning(const Graph& graph) {
+  bytes::Writer out;
+  for (const char letter : kCompactMagic) out.byte(static_cast<uint8_t>(letter));
+  out.byte(kCompactVersion);
+  out.fixed(graph.signature(), 8);
+  return out.bytes();
+}
+
+bool readCompact(std::string_view bytes, const Graph& graph) {
+  try {
+    const Schedule schedule = Schedule::fromBytes(bytes, graph);
+    const std::string written = schedule.toBytes(graph);
+    require(Schedule::fromBytes(written, graph).toJson() == schedule.toJson(),
+            "a compact schedule changed on its way");
+    require(Schedule::fromJson(schedule.toJson()).toBytes(graph) == written,
+            "a compact schedule and its document differ");
+    carryOut(graph, schedule);
+    return true;
+  } catch (const FormatError&) {
+  } catch (const ScheduleError&) {
+  }
+  return false;
 }
 
 }  // namespace
@@ -93,6 +142,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   poet::testing::readGraph(text);
   poet::testing::readSchedule(text);
+  const poet::Graph& graph = poet::testing::target();
+  poet::testing::readCompact(text, graph);
+  poet::testing::readCompact(
+      poet::testing::withChecksum(poet::testing::compactBeginning(graph) + std::string(text)),
+      graph);
   return 0;
 }
 
@@ -100,6 +154,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 #include "graph/file_io.h"
 #include "support/corruption.h"
+#include "support/paging_plan.h"
 #include "support/random_graph.h"
 #include "support/random_plan.h"
 
@@ -114,6 +169,28 @@ void keepForACrash(const std::string& text) {
   }
 }
 
+// Everything behind the signature may be damaged, the checksum fits or is damaged with it.
+bool runCompact(const Graph& graph, const std::string& bytes, Random& random) {
+  const size_t beginning = compactBeginning(graph).size();
+  readCompact(bytes, graph);
+  for (int round = 0; round < 50; ++round) {
+    const bool fits = random.chance(0.8);
+    const size_t end = bytes.size() - (fits ? 4 : 0);
+    std::string rest = corrupted(bytes.substr(beginning, end - beginning), random.next());
+    while (random.chance(0.3)) rest = corrupted(rest, random.next());
+    rest = bytes.substr(0, beginning) + rest;
+    if (fits) rest = withChecksum(rest);
+    try {
+      readCompact(rest, graph);
+    } catch (const std::exception& error) {
+      keepForACrash(rest);
+      std::fprintf(stderr, "fuzz_readers: another exception: %s\n", error.what());
+      return false;
+    }
+  }
+  return true;
+}
+
 int runFor(double seconds, uint64_t seed) {
   std::printf("fuzz_readers: %.0f seconds from seed %llu\n", seconds,
               static_cast<unsigned long long>(seed));
@@ -124,7 +201,10 @@ int runFor(double seconds, uint64_t seed) {
   while (std::chrono::steady_clock::now() < end) {
     const Graph graph = randomGraph(random.next());
     const std::string graph_text = graph.toJson();
-    const std::string plan_text = randomPlan(graph, RecipeTable(graph), random).toJson();
+    const Schedule plan = random.chance(0.5) ? pagingPlan(graph, random.next())
+                                             : randomPlan(graph, RecipeTable(graph), random);
+    const std::string plan_text = plan.toJson();
+    if (!runCompact(graph, plan.toBytes(graph), random)) return 1;
     for (int round = 0; round < 100; ++round) {
       const bool is_graph = random.chance(0.5);
       std::string text = corrupted(is_graph ? graph_text : plan_text, random.next());

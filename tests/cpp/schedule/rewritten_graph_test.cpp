@@ -74,8 +74,10 @@ class Machine {
     }
   }
 
-  // What each op read when it ran first, and what is left at the end: the identity of the step.
+  // What each op read and drew when it ran first, the same of every recompute, and what is left at
+  // the end: the identity of the step.
   std::map<int, uint64_t> first_reads;
+  std::vector<std::pair<int, uint64_t>> replays;
   std::vector<std::optional<uint64_t>> results() {
     std::vector<std::optional<uint64_t>> left;
     for (const Use& use : rewritten_.results()) left.push_back(at(use.copy));
@@ -95,10 +97,15 @@ class Machine {
       if (std::binary_search(statistics.begin(), statistics.end(), valueOf(use.copy))) continue;
       sum = mix(sum, *at(use.copy));
     }
+    if (graph_.op(node.op).random) {
+      if (node.kind == NodeKind::kOp) saved_[node.op.index] = generator_ = mix(generator_, 3);
+      ASSERT_TRUE(saved_.count(node.op.index)) << "drawn again before it was drawn";
+      sum = mix(sum, saved_[node.op.index]);
+    }
     if (node.kind == NodeKind::kOp) {
       first_reads[node.op.index] = sum;
     } else {
-      ASSERT_EQ(sum, first_reads.at(node.op.index)) << "a recompute of op " << node.op.index;
+      replays.emplace_back(node.op.index, sum);
     }
     for (const Use& use : node.writes) {
       const uint64_t old = use.version > 0 ? at(use.copy).value() : 0;
@@ -109,6 +116,8 @@ class Machine {
   const Graph& graph_;
   const RewrittenGraph& rewritten_;
   std::vector<std::optional<uint64_t>> contents_;
+  uint64_t generator_ = 0;
+  std::map<int, uint64_t> saved_;  // the generator's state as each random op found it
 };
 
 // An order of the nodes in which every edge points forward.
@@ -219,6 +228,9 @@ void expectSameStep(const Graph& graph, const Schedule& schedule) {
     Machine machine(graph, rewritten);
     for (const int32_t node : order) ASSERT_NO_FATAL_FAILURE(machine.run(node));
     ASSERT_EQ(machine.first_reads, reference.first_reads);
+    for (const auto& [op, sum] : machine.replays) {
+      ASSERT_EQ(sum, reference.first_reads.at(op)) << "a recompute of op " << op;
+    }
     ASSERT_EQ(machine.results(), reference.results());
   }
 }
@@ -250,8 +262,8 @@ struct Step {
     x = g.input(8);
     a = g.op("relu").phase(Phase::kForward).reads({x}).makes(10);
     g.op("relu_").phase(Phase::kForward).writes({a});
-    s = g.op("say \"sum\"\\").phase(Phase::kForward).reads({a}).makes(1);
-    t = g.op("last").phase(Phase::kBackward).reads({a}).makes(2);
+    s = g.op("say \"sum\"\\").phase(Phase::kForward).reads({a}).random().makes(1);
+    t = g.op("last").phase(Phase::kBackward).reads({a}).random().makes(2);
     g.outlives(t);
   }
   GraphBuilder g;
@@ -391,6 +403,10 @@ TEST(RewrittenGraph, JsonHoldsEverything) {
     EXPECT_EQ(json["from"], edge.from);
     EXPECT_EQ(json["to"], edge.to);
     EXPECT_EQ(json["kind"], toString(edge.kind));
+    if (edge.kind == EdgeKind::kGenerator) {
+      EXPECT_FALSE(json.contains("copy"));
+      continue;
+    }
     const RewrittenCopy& copy = rewritten.copies()[static_cast<size_t>(edge.copy)];
     EXPECT_EQ(json["value"], copy.value.index);
     EXPECT_EQ(json["bytes"], copy.bytes);
