@@ -380,12 +380,8 @@ def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        {"paging": True},
-        {"page_dir": "/tmp"},
-        {"cache_dir": "x"},
         {"hard": True},
         {"method": "dtr"},
-        {"recompute": False},
     ],
 )
 def test_an_option_that_is_not_built_yet_is_named(option: dict[str, Any]) -> None:
