@@ -208,7 +208,10 @@ class Training:
         paging: bool = False,
         page_dir: str | None = None,
     ) -> poet.WrappedStep:
-        """The step, made to train inside a budget in bytes; waits for its plan."""
+        """The step, made to train inside a budget in bytes; waits for its plan.
+
+        Nothing is kept from one run for the next: what is measured includes the planning.
+        """
         import poet  # noqa: PLC0415  plain processes are to be free of it
 
         return poet.wrap(
@@ -217,7 +220,8 @@ class Training:
             background=False,
             time_limit_s=time_limit_s,
             paging=paging,
-            page_dir=page_dir,
+            page_dir=page_dir if paging else None,
+            cache_dir=None,
         )
 
     def state(self) -> dict[str, Tensor]:

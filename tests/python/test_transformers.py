@@ -64,7 +64,12 @@ def _check(model: str, optimizer: str, share: float, **options: Any) -> poet.Ste
     losses, state = _plain(model, optimizer)
     case = _case(model, optimizer)
     step = poet.wrap(
-        case.step, ram_budget=budget, background=False, time_limit_s=_TIME_LIMIT_S, **options
+        case.step,
+        ram_budget=budget,
+        background=False,
+        time_limit_s=_TIME_LIMIT_S,
+        cache_dir=None,
+        **options,
     )
     ours = list(run(case, step, _TRACED + _PLANNED))
     assert step.schedule is not None and step.schedule.has_plan, step.stats.message
