@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import _data
+import _docstrings
+import _minilm
 import _state
 import comparison
 import draw
@@ -315,6 +317,32 @@ def test_an_epoch_shows_every_scan_at_most_once_and_full_batches_only() -> None:
     numbers = torch.cat([classes for _, classes in seen]).tolist()
     assert len(set(numbers)) == 44 * 32
     assert next(feed)[1].tolist() != numbers[:32]
+
+
+# ---- sentences and MiniLM --------------------------------------------------------------------
+
+
+def test_sentences_are_of_every_module_and_in_one_part_only() -> None:
+    found = _docstrings.load()
+    assert len(found.train) > 4 * len(found.test) > 400
+    assert {label for _, label in found.test} == set(range(len(_docstrings.MODULES)))
+    assert not {text for text, _ in found.train} & {text for text, _ in found.test}
+    assert all(len(text.split()) >= 6 for text, _ in found.train)
+    assert found == _docstrings.load()
+
+
+def test_minilm_has_its_real_weights() -> None:
+    texts = ["a cat sleeps on the sofa", "a kitten naps on the couch", "the court raised taxes"]
+    tokens, mask, _ = _minilm.encode([(text, 0) for text in texts])
+    assert tokens.shape == mask.shape == (3, _minilm.LENGTH)
+    model = _minilm.MiniLmClassifier(2).eval()
+    scores: list[torch.Tensor] = []
+    model.head.register_forward_hook(lambda _m, inputs, _o: scores.append(inputs[0]))
+    with torch.no_grad():
+        model(tokens, mask)
+    same, other = torch.cosine_similarity(scores[0][:1], scores[0][1:]).tolist()
+    assert same > 0.6
+    assert other < 0.2
 
 
 # ---- the demo's table ------------------------------------------------------------------------
