@@ -4,6 +4,7 @@
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
+#include "store/page_store.h"
 
 namespace poet {
 namespace {
@@ -29,6 +30,8 @@ void translate(std::exception_ptr thrown) {
     raise("FormatError", error);
   } catch (const ScheduleError& error) {
     raise("ScheduleError", error);
+  } catch (const StoreError& error) {
+    raise("StoreError", error);
   } catch (const Error& error) {
     raise("PoetRuntimeError", error);
   }

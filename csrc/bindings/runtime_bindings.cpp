@@ -36,6 +36,7 @@ py::dict reportToDict(const StepReport& report) {
 py::dict countersToDict(Session& session) {
   const SessionCounters steps = session.counters();
   const ExecutorCounters ops = session.executorCounters();
+  const PagingCounters pages = session.pagingCounters();
   py::dict result;
   result["steps"] = steps.steps;
   result["traced_steps"] = steps.traced_steps;
@@ -48,6 +49,18 @@ py::dict countersToDict(Session& session) {
   result["evictions"] = ops.evictions;
   result["plan_switches"] = ops.switches;
   result["replay_seconds"] = ops.replay_seconds;
+  result["planned_page_outs"] = pages.planned_page_outs;
+  result["planned_page_ins"] = pages.planned_page_ins;
+  result["unplanned_page_ins"] = pages.unplanned_page_ins;
+  result["moved_between_steps"] = pages.moved_between_steps;
+  result["skipped_page_outs"] = pages.skipped_page_outs;
+  result["failed_page_outs"] = pages.failed_page_outs;
+  result["failed_page_ins"] = pages.failed_page_ins;
+  result["paged_out_bytes"] = pages.paged_out_bytes;
+  result["paged_in_bytes"] = pages.paged_in_bytes;
+  result["transfer_seconds"] = pages.transfer_seconds;
+  result["repaired_chunks"] = pages.repaired_chunks;
+  result["paging_trouble"] = pages.trouble;
   result["first_unplanned"] = ops.first_unplanned;
   result["variants"] = session.numVariants();
   result["last_departure"] = session.lastDeparture();
@@ -112,13 +125,20 @@ void bindRuntime(py::module_& m) {
       .def("leave_optimizer", &Session::leaveOptimizer)
       .def(
           "touch",
-          [](Session& session, const py::handle& tensor) {
+          [](Session& session, const py::handle& tensor, bool for_good) {
             if (!THPVariable_Check(tensor.ptr())) return;
             const at::Tensor t = THPVariable_Unpack(tensor.ptr());
             const py::gil_scoped_release release;
-            session.touch(t);
+            session.touch(t, for_good);
           },
-          py::arg("tensor"))
+          py::arg("tensor"), py::arg("for_good"))
+      .def("wants_touches", &Session::wantsTouches)
+      .def(
+          "set_store",
+          [](Session& session, const std::string& directory) { session.setStore(directory); },
+          py::arg("directory"))
+      .def("bring_back", &Session::bringBack, py::call_guard<py::gil_scoped_release>())
+      .def("new_trouble", &Session::newTrouble)
       .def(
           "graph_of",
           [](Session& session, int variant) {
@@ -129,7 +149,9 @@ void bindRuntime(py::module_& m) {
           "set_plan",
           [](Session& session, int variant, const Schedule& schedule,
              const DeviceProfile& profile) {
-            session.setPlan(variant, std::make_shared<const Schedule>(schedule), profile);
+            auto copy = std::make_shared<const Schedule>(schedule);
+            const py::gil_scoped_release release;  // the store may have to be filled with zeros
+            session.setPlan(variant, std::move(copy), profile);
           },
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"))

@@ -7,6 +7,15 @@
 #include "schedule/simulator.h"
 
 namespace poet {
+namespace {
+
+// Only bytes are asked of the simulator here: a profile that knows no store will do.
+DeviceProfile withStore(DeviceProfile profile) {
+  if (!profile.hasStore()) profile.store_read_rate = profile.store_write_rate = 1e9;
+  return profile;
+}
+
+}  // namespace
 
 CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording,
                            std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile)
@@ -16,7 +25,8 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording,
   schedule_->checkAgainst(graph());
   POET_CHECK_AS(ScheduleError, schedule_->hasPlan(), "expected a schedule with a plan, got status ",
                 toString(schedule_->status), ": ", schedule_->message);
-  resident_bytes_ = simulate(graph(), *schedule_, profile).resident_bytes;
+  resident_bytes_ = simulate(graph(), *schedule_, withStore(profile)).resident_bytes;
+  findPaged();
   matchRecipes();
   packOps();
   markRecorded();
@@ -40,6 +50,7 @@ void CompiledPlan::packOps() {
     hot.reads_no_data = node.reads_no_data;
     hot.has_before = !schedule_->before[k].empty();
     hot.has_after = !schedule_->after[k].empty();
+    hot.mutates = !node.mutates.empty();
     hot.has_dead = recording_->dead_begin[k] != recording_->dead_begin[k + 1];
     for (const Slot& slot : op.in) slots_.push_back({slot.hash, slot.value.index, false});
     for (const Slot& slot : op.out) {
@@ -137,7 +148,42 @@ std::vector<std::vector<ValueId>> CompiledPlan::findRoots() const {
   return roots;
 }
 
+// What goes to the store, and what goes there before the executor can have seen it.
+void CompiledPlan::findPaged() {
+  const Graph& g = graph();
+  paged_.assign(g.values().size(), false);
+  std::vector<bool> early(g.values().size(), false);
+  for (const ValueId v : schedule_->away_between_steps) {
+    paged_[static_cast<size_t>(v.index)] = early[static_cast<size_t>(v.index)] = true;
+  }
+  const auto note = [&](const Action& action, size_t k) {
+    if (action.kind != ActionKind::kPageOut) return;
+    const auto v = static_cast<size_t>(action.arg);
+    paged_[v] = true;
+    if (k < static_cast<size_t>(recording_->first_shown[v].index)) early[v] = true;
+  };
+  for (size_t k = 0; k < schedule_->before.size(); ++k) {
+    for (const Action& action : schedule_->before[k]) note(action, k);
+  }
+  for (size_t k = 0; k < schedule_->after.size(); ++k) {
+    for (const Action& action : schedule_->after[k]) {
+      POET_CHECK_AS(ScheduleError,
+                    action.kind == ActionKind::kRetain || action.kind == ActionKind::kPageOut,
+                    "the schedule has a ", toString(action.kind), " after op ", k,
+                    "; only retain and page_out may stand there");
+      note(action, k);
+    }
+  }
+  for (size_t v = 0; v < paged_.size(); ++v) {
+    if (!paged_[v]) continue;
+    stored_bytes_ = std::max<int64_t>(stored_bytes_, 0) + g.values()[v].bytes;
+    if (early[v] && !g.values()[v].producer.valid())
+      moved_early_.emplace_back(static_cast<int64_t>(v));
+  }
+}
+
 // A schedule keeps recoverable what it brings back; what it abandons is the executor's business.
+// What it pages has a copy in the store as long as all goes well, and is abandoned otherwise.
 void CompiledPlan::findAbandoned() {
   abandoned_.assign(graph().values().size(), false);
   for (const auto& actions : schedule_->before) {

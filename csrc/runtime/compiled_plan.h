@@ -1,6 +1,7 @@
 // CompiledPlan: a schedule and its recording, packed for the hot path.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,7 +23,7 @@ class CompiledPlan {
     const void* schema;
     uint32_t in;  // first input slot; outputs follow the inputs
     uint16_t n_in, n_out, n_args, n_returns;
-    bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead;
+    bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead, mutates;
   };
   struct HotSlot {
     uint64_t hash;
@@ -49,8 +50,8 @@ class CompiledPlan {
   const std::vector<ValueId>& rootsOf(ValueId value) const {
     return roots_[static_cast<size_t>(value.index)];
   }
-  // Whether evicting the value before op `op` would lose it for the program: nothing plans to bring
-  // it back, and by then nothing could.
+  // Whether evicting the value before op `op`, without a copy in the store, would lose it for the
+  // program: nothing plans to recompute it, and by then nothing could.
   bool wouldBeLost(ValueId value, size_t op) const {
     const int r = recipes_.recipeOf(value);
     if (r < 0) return true;
@@ -61,6 +62,17 @@ class CompiledPlan {
   bool isHeldByRecords(ValueId value) const {
     const Value& v = graph().value(value);
     return !v.producer.valid() && v.death == graph().endOfStep();
+  }
+  // Whether the plan moves anything to the store.
+  bool pages() const { return stored_bytes_ >= 0; }
+  bool pagesValue(ValueId value) const { return paged_[static_cast<size_t>(value.index)]; }
+  // In the store at once, at most; -1: the plan does not page.
+  int64_t storedBytes() const { return stored_bytes_; }
+  // Values from before the step that the plan moves before any op has shown them, ascending.
+  const std::vector<ValueId>& movedEarly() const { return moved_early_; }
+  bool isAwayBetweenSteps(ValueId value) const {
+    const auto& away = schedule_->away_between_steps;
+    return std::binary_search(away.begin(), away.end(), value);
   }
   // Bytes resident while each op runs, by the simulator (POET_VERIFY).
   const std::vector<int64_t>& residentBytes() const { return resident_bytes_; }
@@ -78,6 +90,7 @@ class CompiledPlan {
   void findRecoverability();
   std::vector<std::vector<ValueId>> findRoots() const;
   void findAbandoned();
+  void findPaged();
 
   std::shared_ptr<const Recording> recording_;
   std::shared_ptr<const Schedule> schedule_;
@@ -89,7 +102,10 @@ class CompiledPlan {
   std::vector<std::vector<ValueId>> roots_;
   std::vector<int64_t> resident_bytes_;
   std::vector<bool> keeps_generator_;
-  std::vector<bool> abandoned_;  // freed by the schedule and never brought back
+  std::vector<bool> abandoned_;  // freed by the schedule and not recomputed afterwards
+  std::vector<bool> paged_;
+  std::vector<ValueId> moved_early_;
+  int64_t stored_bytes_ = -1;
 };
 
 }  // namespace poet

@@ -1,8 +1,10 @@
-// Matching and following; executor_replay.cpp brings values back, executor_departure.cpp leaves the
-// plan.
+// Matching and following; executor_replay.cpp and executor_paging.cpp bring values back,
+// executor_departure.cpp leaves the plan.
 #include "runtime/executor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+
+#include <utility>
 
 #include "graph/error.h"
 #include "trace/op_traits.h"
@@ -13,6 +15,8 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   plan_ = std::move(plan);
   k_ = 0;
   residency_.begin(plan_->graph());
+  residency_.handedOut().dropDead();
+  pager_.begin(plan_->graph().values().size());
   records_.resize(plan_->numOps());
   root_holds_.clear();
   root_holds_.resize(plan_->graph().values().size());
@@ -20,10 +24,12 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
 }
 
 void Executor::end() {
+  pager_.end();
   residency_.clear();
   for (OpRecord& record : records_) record.clear();
   root_holds_.clear();
   temporaries_.clear();
+  held_for_copies_.clear();
 }
 
 std::string Executor::describe(size_t op) const {
@@ -45,7 +51,7 @@ bool Executor::matches(const c10::OperatorHandle& op, const c10::IValue* args, s
     why = detail::message(describe(k_), " has other shapes or other tensors than were traced");
     return false;
   }
-  for (const NewBinding& binding : new_bindings_) residency_.bind(binding.value, *binding.tensor);
+  for (const NewBinding& binding : new_bindings_) confirm(binding);
   return true;
 }
 
@@ -65,9 +71,11 @@ bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
     ++slot;
     if (!v.valid()) return true;
     c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
-    if (static_cast<size_t>(v.index) < residency_.size() && residency_[v].bound)
+    if (static_cast<size_t>(v.index) < residency_.size() && residency_[v].bound &&
+        !residency_[v].presumed)
       return residency_[v].address == storage;
-    if (residency_.valueOf(storage).valid()) return false;  // known as another value
+    const ValueId known = residency_.valueOf(storage);
+    if (known.valid() && !residency_[known].presumed) return false;  // known as another value
     for (const NewBinding& other : new_bindings_) {
       const bool same_storage = other.tensor->storage().unsafeGetStorageImpl() == storage;
       if (same_storage != (other.value == v)) return false;
@@ -86,7 +94,8 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   }
   if (hot.has_rescue) {
     for (ValueId v : plan_->rescuesBefore(k_)) {
-      if (residency_[v].away && !residency_[v].ref.expired()) bringBackUnplanned(v);
+      if (residency_[v].away && !residency_[v].ref.expired() && !pager_.hasCopy(v))
+        bringBackUnplanned(v);
     }
   }
   if (!hot.metadata_only && !hot.reads_no_data) {
@@ -96,15 +105,12 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
         bringBackUnplanned(ValueId(slot->value));
     }
   }
-  if (hot.has_after) {
-    // An input may be a temporary of the caller's that dies inside the call: hold it from here on.
-    // What decides on in-place accumulation by use count has decided by now.
-    for (const Action& action : plan_->schedule().after[k_]) retain(ValueId(action.arg));
-  }
+  if (hot.has_after) holdForCopies();
   if (hot.record) {
     records_[k_].capture(plan_->recording().ops[k_], *plan_, plan_->graph().ops()[k_].random, args,
                          hot.n_args, below);
   }
+  if (hot.mutates && pager_.hasCopies()) dropStaleCopies();
   if (verify_.enabled()) verify_.beforeKernel(*plan_, k_);
 }
 
@@ -125,9 +131,7 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
       return false;
     }
   }
-  if (hot.has_after) {
-    for (const Action& action : plan_->schedule().after[k_]) retain(ValueId(action.arg));
-  }
+  if (hot.has_after) performAfter();
   if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
   ++k_;
   return true;
@@ -137,7 +141,12 @@ void Executor::buryDead(size_t op) {
   const Recording& recording = plan_->recording();
   for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
     const ValueId v = recording.dead_after[static_cast<size_t>(i)];
-    if (residency_[v].away && residency_[v].ref.expired()) releaseRoots(v);
+    Residency::Entry& entry = residency_[v];
+    if (entry.away && entry.ref.expired()) releaseRoots(v);
+    // Alive for the sake of something that may have to be recomputed from it: the copy will do.
+    if (root_holds_[static_cast<size_t>(v.index)].first > 0 && entry.resident && !entry.hold &&
+        pager_.hasCopy(v))
+      residency_.evict(v);
     residency_.forgetIfDead(v);
   }
 }
@@ -154,13 +163,21 @@ void Executor::perform(const Action& action) {
     case ActionKind::kRecompute:
       recompute(plan_->recipeOfAction(action.arg));
       return;
-    default:
-      POET_INTERNAL_ASSERT(false, "the executor cannot ", toString(action.kind), " yet");
+    case ActionKind::kPageOut:
+      pageOut(ValueId(action.arg));
+      return;
+    case ActionKind::kPageIn:
+      pageIn(ValueId(action.arg));
+      return;
+    case ActionKind::kRetain:
+      retain(ValueId(action.arg));
+      return;
   }
 }
 
 void Executor::free(ValueId v) {
   Residency::Entry& entry = residency_[v];
+  if (entry.kept) return;
   if (entry.resident && verify_.enabled()) {
     if (const StorageHold storage = entry.ref.lock())
       entry.content_hash = Verifier::contentHash(*storage);
@@ -172,10 +189,11 @@ void Executor::free(ValueId v) {
   }
   // Somebody holds it longer than in the trace: it is theirs now.
   if (static_cast<size_t>(plan_->graph().value(v).death.index) < k_) return;
-  if (plan_->wouldBeLost(v, k_)) return;
+  const bool stored = pager_.hasCopy(v);
+  if (!stored && plan_->wouldBeLost(v, k_)) return;
   if (!residency_.evict(v)) return;
   ++counters_.evictions;
-  holdRoots(v);
+  if (!stored) holdRoots(v);
 }
 
 void Executor::retain(ValueId v) {
@@ -184,6 +202,7 @@ void Executor::retain(ValueId v) {
 }
 
 void Executor::holdRoots(ValueId v) {
+  residency_[v].holds_roots = true;
   for (ValueId root : plan_->rootsOf(v)) {
     auto& [count, hold] = root_holds_[static_cast<size_t>(root.index)];
     if (++count == 1) hold = residency_[root].ref.lock();
@@ -191,6 +210,7 @@ void Executor::holdRoots(ValueId v) {
 }
 
 void Executor::releaseRoots(ValueId v) {
+  if (!std::exchange(residency_[v].holds_roots, false)) return;
   for (ValueId root : plan_->rootsOf(v)) {
     auto& [count, hold] = root_holds_[static_cast<size_t>(root.index)];
     if (count > 0 && --count == 0) hold.reset();

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/away_between.h"
 #include "runtime/compiled_plan.h"
 #include "runtime/op_record.h"
+#include "runtime/pager.h"
 #include "runtime/residency.h"
 #include "runtime/verify.h"
 
@@ -19,7 +21,14 @@ struct ExecutorCounters {
   int64_t evictions = 0;
   int64_t switches = 0;  // of plans within a step
   double replay_seconds = 0;
-  std::string first_unplanned;  // what needed the first unplanned recompute; empty: nothing did
+  std::string
+      first_unplanned;  // what needed the first unplanned recompute or page-in; empty: nothing
+};
+
+// A value from before the step and the storage that it is believed to have.
+struct Presumed {
+  ValueId value;
+  StorageHold storage;
 };
 
 // One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see
@@ -27,8 +36,14 @@ struct ExecutorCounters {
 class Executor {
  public:
   void begin(std::shared_ptr<const CompiledPlan> plan);
-  // Lets go of everything. What is away must have been restored.
+  // Values from before the step, where they are believed to be; before the first op. What is in
+  // `between` and is away between the plan's steps stays away, all else comes back; then the plan's
+  // other such values are moved out. Throws what reading the store throws.
+  void presume(const std::vector<Presumed>& values, AwayBetween& between);
+  // Lets go of everything. What is away must have been restored, or handed over.
   void end();
+  // Hands what is still away to `between`.
+  void handOver(AwayBetween& between);
 
   // Whether the op is the plan's next one: identity, geometry and storages. If not, `why` says in
   // what it differs, and nothing has changed.
@@ -43,20 +58,26 @@ class Executor {
   void finish();
 
   // Goes on with a plan whose first done() ops are the same. Values are made to be where that plan
-  // wants them.
-  void switchTo(std::shared_ptr<const CompiledPlan> plan);
+  // wants them. `values`: those from before the step that no op has shown yet.
+  void switchTo(std::shared_ptr<const CompiledPlan> plan, const std::vector<Presumed>& values);
 
-  // Brings back everything that is away and that the program can still reach. Throws what a replay
-  // throws, after having tried them all.
-  void restoreAll();
+  // Brings back everything that is away and that the program can still reach, but for what the plan
+  // has away between steps, if asked to keep that. Throws what a replay or the store throws, after
+  // having tried them all.
+  void restoreAll(bool keep_away_between_steps = false);
   // Brings back what the tensors of an op that the plan does not know (or a raw reader) touch, and
   // pins it.
   void touch(const c10::IValue* args, size_t count);
   void touchStorage(c10::StorageImpl* storage);
+  // Its memory is handed out for good: never evicted again.
+  void noteHandedOut(const StorageHold& storage) { residency_.handedOut().add(storage); }
 
   size_t done() const { return k_; }
   const CompiledPlan& plan() const { return *plan_; }
   std::vector<WeakStorage> boundStorages() const { return residency_.weakReferences(); }
+  // Notes where this step had the plan's movedEarly() values.
+  void noteStorages(std::vector<OutsideValue>& outside) const;
+  Pager& pager() { return pager_; }
   const ExecutorCounters& counters() const { return counters_; }
   void setVerify(bool on) { verify_.setEnabled(on); }
 
@@ -68,10 +89,25 @@ class Executor {
     const at::Tensor* tensor;
   };
 
+  void confirm(const NewBinding& binding);
+  void disown(ValueId v);
   bool matchesSlots(const CompiledPlan& plan, const c10::IValue* args);
   void perform(const Action& action);
   void free(ValueId v);
   void retain(ValueId v);
+  void pageOut(ValueId v);
+  void pageIn(ValueId v);
+  bool copyToStore(ValueId v, const StorageHold& storage);
+  void keepInMemory(ValueId v, StorageHold storage);
+  bool load(ValueId v);
+  bool canRecompute(ValueId v, std::vector<bool>& asked) const;
+  bool canRecompute(ValueId v) const;
+  bool mustComeBack(ValueId input) const;
+  void moveOutAtStart();
+  void holdForCopies();
+  void performAfter();
+  void dropStaleCopies();
+  void noteUnplanned(ValueId v, const char* how);
   void recompute(int recipe);
   void bringBack(ValueId v);
   void bringBackUnplanned(ValueId v);
@@ -82,6 +118,7 @@ class Executor {
   void replay(const Recipe& recipe);
   void install(ValueId v, c10::StorageImpl& fresh);
   void expectedState(size_t k, std::vector<bool>& resident, std::vector<bool>& retained) const;
+  void renumberPresumed(const std::vector<Presumed>& values);
   void holdRoots(ValueId v);
   void releaseRoots(ValueId v);
   void buryDead(size_t op);
@@ -90,9 +127,11 @@ class Executor {
   std::shared_ptr<const CompiledPlan> plan_;
   size_t k_ = 0;
   Residency residency_;
+  Pager pager_;
   std::vector<OpRecord> records_;
   std::vector<std::pair<int, StorageHold>> root_holds_;  // per value: how many away values need it
   std::vector<NewBinding> new_bindings_;
+  std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only
   ExecutorCounters counters_;
   Verifier verify_;

@@ -7,12 +7,13 @@
 
 namespace poet {
 
-void Executor::restoreAll() {
+void Executor::restoreAll(bool keep_away_between_steps) {
   std::exception_ptr first;
   const std::vector<ValueId> away = residency_.away();
   for (ValueId v : away) {
     const Residency::Entry& entry = residency_[v];
     if (!entry.away || entry.ref.expired()) continue;
+    if (keep_away_between_steps && plan_->isAwayBetweenSteps(v) && pager_.hasCopy(v)) continue;
     try {
       bringBackUnplanned(v);
     } catch (...) {
@@ -34,6 +35,9 @@ void Executor::touchStorage(c10::StorageImpl* storage) {
   if (!v.valid()) return;
   if (residency_[v].away) bringBackUnplanned(v);
   residency_[v].pinned = true;
+  if (!pager_.hasCopy(v)) return;
+  pager_.drop(v);  // it may be written now, and then the copy is of no use
+  keepInMemory(v, residency_[v].ref.lock());
 }
 
 void Executor::touch(const c10::IValue* args, size_t count) {
@@ -50,18 +54,24 @@ void Executor::expectedState(size_t k, std::vector<bool>& resident,
   const Recording& recording = plan_->recording();
   resident.assign(graph.values().size(), false);
   retained.assign(graph.values().size(), false);
+  for (size_t v = 0; v < resident.size(); ++v) {
+    resident[v] = !graph.values()[v].producer.valid() &&
+                  !plan_->isAwayBetweenSteps(ValueId(static_cast<int64_t>(v)));
+  }
+  const auto come = [&](ValueId v, size_t at) {
+    resident[static_cast<size_t>(v.index)] = true;
+    if (at > static_cast<size_t>(graph.lastShown(v).index))
+      retained[static_cast<size_t>(v.index)] = true;
+  };
   const auto apply = [&](const Action& action, size_t at) {
     const auto arg = static_cast<size_t>(action.arg);
     if (action.kind == ActionKind::kFree) resident[arg] = retained[arg] = false;
     if (action.kind == ActionKind::kRetain) retained[arg] = true;
+    if (action.kind == ActionKind::kPageIn) come(ValueId(action.arg), at);
     if (action.kind != ActionKind::kRecompute) return;
-    for (ValueId v : plan_->recipes()
-                         .recipes()[static_cast<size_t>(plan_->recipeOfAction(action.arg))]
-                         .outputs) {
-      resident[static_cast<size_t>(v.index)] = true;
-      if (at > static_cast<size_t>(graph.lastShown(v).index))
-        retained[static_cast<size_t>(v.index)] = true;
-    }
+    for (ValueId v :
+         plan_->recipes().recipes()[static_cast<size_t>(plan_->recipeOfAction(action.arg))].outputs)
+      come(v, at);
   };
   for (size_t op = 0; op < k; ++op) {
     for (const Action& action : plan_->schedule().before[op]) apply(action, op);
@@ -75,29 +85,68 @@ void Executor::expectedState(size_t k, std::vector<bool>& resident,
   }
 }
 
-void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan) {
+// Values that no op has shown yet have other numbers in another plan: what was presumed of them is
+// presumed anew.
+void Executor::renumberPresumed(const std::vector<Presumed>& values) {
+  std::vector<std::pair<StorageHold, PageCopy>> away;
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    const Residency::Entry& entry = residency_[v];
+    if (!entry.bound || !entry.presumed) continue;
+    StorageHold storage = entry.ref.lock();
+    if (storage && entry.away) {
+      away.emplace_back(std::move(storage), pager_.give(v));
+    } else {
+      pager_.drop(v);
+    }
+    residency_.unbind(v);
+  }
+  residency_.resize(std::max(residency_.size(), plan_->graph().values().size()));
+  pager_.resize(residency_.size());
+  for (auto& [storage, copy] : away) {
+    const auto found = std::find_if(values.begin(), values.end(), [&](const Presumed& one) {
+      return one.storage == storage && plan_->pagesValue(one.value);
+    });
+    if (found != values.end() && residency_.presume(found->value, storage, true)) {
+      pager_.adopt(found->value, copy);
+      continue;
+    }
+    const StorageHold fresh = pager_.read(copy);
+    putBack(*storage, *fresh);
+    pager_.release(copy);
+  }
+  for (const Presumed& one : values) residency_.presume(one.value, one.storage, false);
+}
+
+void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
+                        const std::vector<Presumed>& values) {
   plan_ = std::move(plan);
   ++counters_.switches;
+  verify_.beginStep();  // the two count different things as the base
   const Graph& graph = plan_->graph();
   // Values are numbered in the order in which they are shown, so those shown so far have the same
   // numbers.
-  residency_.resize(graph.values().size());
+  renumberPresumed(values);
   records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.resize(std::max(root_holds_.size(), graph.values().size()));
   std::vector<bool> resident, retained;
   expectedState(k_, resident, retained);
-  const auto in_step = [&](size_t v) {
-    return graph.values()[v].producer.valid() &&
-           static_cast<size_t>(graph.values()[v].producer.index) < k_;
+  const auto known = [&](size_t v) {
+    const OpId producer = graph.values()[v].producer;
+    return producer.valid() ? static_cast<size_t>(producer.index) < k_
+                            : residency_[ValueId(static_cast<int64_t>(v))].bound;
   };
   for (size_t v = 0; v < resident.size(); ++v) {
     const ValueId id(static_cast<int64_t>(v));
-    if (in_step(v) && !resident[v] && residency_.isAvailable(id)) free(id);
+    if (!known(v) || resident[v] || !residency_.isAvailable(id)) continue;
+    if (plan_->pagesValue(id)) pageOut(id);
+    free(id);
   }
   for (size_t v = 0; v < resident.size(); ++v) {
     const ValueId id(static_cast<int64_t>(v));
-    if (!in_step(v) || !resident[v]) continue;
-    if (!residency_.isAvailable(id) && (retained[v] || !residency_[id].ref.expired())) {
+    if (!known(v) || !resident[v]) continue;
+    const bool wanted = retained[v] || !residency_[id].ref.expired();
+    const bool in_step = graph.values()[v].producer.valid();
+    if (in_step ? wanted && !residency_.isAvailable(id) : residency_[id].away) {
       bringBack(id);
       std::erase(temporaries_, id);
     }

@@ -1,5 +1,6 @@
 // How the executor brings values back.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <chrono>
 
@@ -29,20 +30,35 @@ StorageHold emptyStorage(int64_t bytes) {
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
   for (ValueId input : r.inputs) {
-    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
+    if (mustComeBack(input)) bringBack(input);
   }
   replay(r);
   ++counters_.planned_recomputes;
   dropTemporaries();
 }
 
+// The records hold what came from outside, but not its data.
+bool Executor::mustComeBack(ValueId input) const {
+  return residency_[input].away ||
+         (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input));
+}
+
 void Executor::bringBack(ValueId v) {
+  if (pager_.hasCopy(v)) {
+    const bool dead = residency_[v].ref.expired();
+    if (load(v)) {
+      if (dead) temporaries_.push_back(v);
+      ++pager_.counters().unplanned_page_ins;
+      noteUnplanned(v, "read back");
+      return;
+    }
+  }
   const int recipe = plan_->recipes().recipeOf(v);
   POET_INTERNAL_ASSERT(recipe >= 0, "value ", v.index, " is needed at ", describe(k_),
                        " and is gone for good");
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
   for (ValueId input : r.inputs) {
-    if (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input)) bringBack(input);
+    if (mustComeBack(input)) bringBack(input);
   }
   for (ValueId output : r.outputs) {
     if (!residency_.isAvailable(output) && residency_[output].ref.expired())
@@ -50,11 +66,17 @@ void Executor::bringBack(ValueId v) {
   }
   replay(r);
   ++counters_.unplanned_recomputes;
-  if (counters_.first_unplanned.empty()) {
-    counters_.first_unplanned =
-        detail::message("value ", v.index, " (made by op ", r.producer().index, ", ",
-                        plan_->graph().op(r.producer()).name, ") before ", describe(k_));
-  }
+  noteUnplanned(v, "recomputed");
+}
+
+void Executor::noteUnplanned(ValueId v, const char* how) {
+  if (!counters_.first_unplanned.empty()) return;
+  const OpId producer = plan_->graph().value(v).producer;
+  const std::string origin = producer.valid() ? detail::message("made by op ", producer.index, ", ",
+                                                                plan_->graph().op(producer).name)
+                                              : "from before the step";
+  counters_.first_unplanned =
+      detail::message("value ", v.index, " (", origin, ") ", how, " before ", describe(k_));
 }
 
 void Executor::bringBackUnplanned(ValueId v) {
@@ -87,6 +109,7 @@ void Executor::install(ValueId v, c10::StorageImpl& fresh) {
   if (entry.content_hash != 0 && verify_.enabled()) {
     verify_.checkContent(*plan_, k_, v, entry.content_hash, fresh);
   }
+  entry.content_hash = 0;  // of that eviction: the value may change now
   const bool was_away = entry.away;
   residency_.install(v, fresh, k_ > static_cast<size_t>(plan_->graph().lastShown(v).index));
   if (was_away) releaseRoots(v);
@@ -131,7 +154,7 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
     const bool optional =
         schema_args[static_cast<size_t>(op.in[static_cast<size_t>(i)].arg)].type()->kind() ==
         c10::TypeKind::OptionalType;
-    arg = optional ? at::Tensor() : arg.toTensor().clone();
+    arg = optional ? at::Tensor() : at::zeros_like(arg.toTensor());  // they may be away
   }
   {
     const ExecutionStateGuard as_then(record.state());

@@ -13,15 +13,21 @@ namespace {
 // operator.
 const std::string& accessMessage() {
   static const std::string* message = new std::string(
-      "poet: this tensor's memory has been released for the moment, to be recomputed when a "
-      "PyTorch operator next needs "
-      "it, but something read it directly. Call tensor.detach() (or any other operator) on it "
-      "first, which brings it "
-      "back, or run this step without poet.");
+      "poet: this tensor's memory has been released for the moment, to be recomputed or read back "
+      "when a PyTorch operator next needs it, but something read it directly, or on a thread that "
+      "poet does not hear. Call tensor.detach() (or any other operator) on it first, on the thread "
+      "that runs the step, which brings it back, or run this step without poet.");
   return *message;
 }
 
 }  // namespace
+
+void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
+  POET_INTERNAL_ASSERT(storage.nbytes() == fresh.nbytes(), "a value came back with ",
+                       fresh.nbytes(), " bytes instead of ", storage.nbytes());
+  storage.clear_data_ptr_access_error_msg_();
+  storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
+}
 
 void Residency::begin(const Graph& graph) {
   clear();
@@ -39,11 +45,34 @@ bool Residency::bind(ValueId v, const at::Tensor& t) {
   const auto [found, is_new] = value_of_.emplace(storage, v);
   if (!is_new && found->second != v) return false;
   Entry& entry = (*this)[v];
+  if (entry.presumed) {
+    entry.presumed = false;  // a right guess: it may be away
+    return true;
+  }
   entry.address = storage;
   entry.ref = t.storage().getWeakStorageImpl();
   entry.bound = true;
   entry.resident = true;
+  entry.pinned |= handed_out_.has(storage);
   return true;
+}
+
+bool Residency::presume(ValueId v, const StorageHold& storage, bool away) {
+  Entry& entry = (*this)[v];
+  if (entry.bound || !value_of_.emplace(storage.get(), v).second) return false;
+  entry.address = storage.get();
+  entry.ref = WeakStorage(storage);
+  entry.bound = entry.presumed = true;
+  entry.resident = !away;
+  entry.away = away;
+  entry.pinned = handed_out_.has(storage.get());
+  if (away) away_.push_back(v);
+  return true;
+}
+
+void Residency::unbind(ValueId v) {
+  if ((*this)[v].address != nullptr) value_of_.erase((*this)[v].address);
+  (*this)[v] = Entry();
 }
 
 ValueId Residency::valueOf(c10::StorageImpl* storage) const {
@@ -72,10 +101,7 @@ void Residency::install(ValueId v, c10::StorageImpl& fresh, bool hold) {
   Entry& entry = (*this)[v];
   StorageHold storage = entry.ref.lock();
   if (storage) {
-    POET_INTERNAL_ASSERT(storage->nbytes() == fresh.nbytes(), "value ", v.index, " came back with ",
-                         fresh.nbytes(), " bytes instead of ", storage->nbytes());
-    storage->clear_data_ptr_access_error_msg_();
-    storage->set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
+    putBack(*storage, fresh);
   } else {
     if (entry.address != nullptr) value_of_.erase(entry.address);
     storage = StorageHold::reclaim_copy(&fresh);

@@ -5,12 +5,33 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <iterator>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
 #include "trace/recording.h"
 
 namespace poet {
+
+// Moves `fresh`'s data into a storage that has been evicted.
+void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh);
+
+// Storages whose memory was handed out for good (a NumPy array shares it): never evicted again.
+class HandedOut {
+ public:
+  void add(const StorageHold& storage) { storages_.emplace(storage.get(), WeakStorage(storage)); }
+  bool has(c10::StorageImpl* storage) const {
+    return !storages_.empty() && storages_.count(storage) > 0;
+  }
+  void dropDead() {
+    for (auto it = storages_.begin(); it != storages_.end();)
+      it = it->second.expired() ? storages_.erase(it) : std::next(it);
+  }
+
+ private:
+  std::unordered_map<c10::StorageImpl*, WeakStorage> storages_;
+};
 
 // Evicts and puts back the data of storages; never touches metadata. Not thread-safe: the session
 // serializes.
@@ -28,9 +49,12 @@ class Residency {
     StorageHold hold;
     c10::StorageImpl* address = nullptr;
     bool bound = false;
-    bool resident = true;       // of a bound value: its data is there
-    bool away = false;          // evicted, and not yet back
-    bool pinned = false;        // must not be evicted again in this step
+    bool resident = true;   // of a bound value: its data is there
+    bool away = false;      // evicted, and not yet back
+    bool pinned = false;    // must not be evicted again in this step
+    bool presumed = false;  // bound by a guess: see Note [Values from before the step]
+    bool kept = false;      // could not be moved to the store: stays, whatever the plan says
+    bool holds_roots = false;
     uint64_t content_hash = 0;  // POET_VERIFY: of the data at its last eviction
   };
   Entry& operator[](ValueId v) { return entries_[static_cast<size_t>(v.index)]; }
@@ -41,6 +65,10 @@ class Residency {
 
   // False, and nothing changes, if the storage is another value's already.
   bool bind(ValueId v, const at::Tensor& t);
+  // Binds by a guess. False, and nothing changes, if the storage is another value's already.
+  bool presume(ValueId v, const StorageHold& storage, bool away);
+  // Forgets a value that was bound by a wrong guess.
+  void unbind(ValueId v);
   // The value that has this storage, or kNoValue.
   ValueId valueOf(c10::StorageImpl* storage) const;
 
@@ -57,6 +85,8 @@ class Residency {
   // could not merge around it.
   void forgetIfDead(ValueId v);
 
+  HandedOut& handedOut() { return handed_out_; }
+
   std::vector<WeakStorage> weakReferences() const;
   // Values that are away, in the order of their eviction; pruned of those that are back.
   const std::vector<ValueId>& away();
@@ -64,6 +94,7 @@ class Residency {
  private:
   std::vector<Entry> entries_;
   std::vector<ValueId> away_;
+  HandedOut handed_out_;
   ska::flat_hash_map<c10::StorageImpl*, ValueId> value_of_;
 };
 

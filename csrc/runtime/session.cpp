@@ -29,8 +29,10 @@ std::shared_ptr<Session> Session::create(bool verify) {
   return std::shared_ptr<Session>(new Session(verify));
 }
 
-Session::Session(bool verify) : verify_(verify) { executor_.setVerify(verify); }
-Session::~Session() = default;
+Session::Session(bool verify) : verify_(verify) {
+  executor_.setVerify(verify);
+  between_.setVerify(verify);
+}
 
 // ------------------------------------------------------------------------------------------------
 // a step's ends
@@ -46,12 +48,23 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
                 "this step is running already (on another thread, or inside itself): wrap the "
                 "outermost call only");
-  listener_.emplace(shared_from_this());
-  listening_.emplace();
+  inputs_.clear();
+  for (const KnownStorage& one : known) {
+    if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
+  }
   current_ = variants_.predict();
   const Variant* variant = variants_.find(current_);
-  if (variant != nullptr && variant->state == VariantState::kPlanned) {
-    executor_.begin(variant->plan);
+  const bool follows = variant != nullptr && variant->state == VariantState::kPlanned;
+  if (!follows) {
+    between_.restoreAll();
+  } else {
+    beginFollowing(*variant);
+  }
+  watch_.reset();
+  has_away_ = false;
+  listener_.emplace(shared_from_this());
+  listening_.emplace();
+  if (follows) {
     if (verify_) tap_.emplace();
     mode_ = Mode::kFollow;
     return;
@@ -62,10 +75,13 @@ void Session::beginStep(std::vector<KnownStorage> known) {
 }
 
 void Session::closeStep() {
+  executor_.handOver(between_);
   executor_.end();
   recorder_.reset();
   tap_.reset();
+  inputs_.clear();
   mode_ = Mode::kIdle;
+  watchWhatIsAway();
 }
 
 StepReport Session::endStep(bool failed) {
@@ -98,7 +114,8 @@ void Session::finishFollowed() {
     return;
   }
   executor_.finish();
-  executor_.restoreAll();
+  executor_.restoreAll(/*keep_away_between_steps=*/true);
+  noteStorages();
 }
 
 void Session::settle(StepReport& report) {
@@ -174,7 +191,8 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   const int other =
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
-  executor_.switchTo(variants_.find(other)->plan);
+  const Variant& variant = *variants_.find(other);
+  executor_.switchTo(variant.plan, locate(variant, *variant.plan));
   current_ = other;
   std::string why;
   return executor_.matches(op, args, why);
@@ -199,19 +217,6 @@ void Session::loseTrack(std::string why) {
   ++counters_.departures;
   executor_.restoreAll();
   mode_ = Mode::kLost;
-}
-
-void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (mode_ != Mode::kFollow) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (mode_ == Mode::kFollow)
-    executor_.touch(argumentsOf(op, *stack), op.schema().arguments().size());
-}
-
-void Session::touch(const at::Tensor& t) {
-  if (mode_ != Mode::kFollow || !isManaged(t)) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (mode_ == Mode::kFollow) executor_.touchStorage(t.storage().unsafeGetStorageImpl());
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -245,7 +250,9 @@ void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
   auto plan = std::make_shared<CompiledPlan>(std::move(recording), std::move(schedule), profile);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (Variant* found = variants_.find(variant)) {
-    if (found->recording == plan->sharedRecording()) variants_.setPlan(variant, std::move(plan));
+    if (found->recording != plan->sharedRecording()) return;
+    prepareStore(*plan);
+    variants_.setPlan(variant, std::move(plan));
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "device/profile.h"
 #include "graph/export.h"
+#include "runtime/away_between.h"
 #include "runtime/executor.h"
 #include "runtime/variants.h"
 #include "trace/dispatch_key.h"
@@ -53,16 +54,29 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void enterOptimizer();
   void leaveOptimizer();
   // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for
-  // the rest of the step.
-  void touch(const at::Tensor& t);
+  // the rest of the step; for good, if the memory is handed out for good (a NumPy array shares it).
+  void touch(const at::Tensor& t, bool for_good = false);
+  // Whether touch() has anything to do outside steps: a plan pages, or something is away.
+  bool wantsTouches() const { return pages_ || has_away_; }
+
+  // Where paged values go; for PageStore::open, at the first plan that pages. Without a call: the
+  // system's directory. The other form takes a store that is open.
+  void setStore(std::string directory);
+  void setStore(std::shared_ptr<PageStore> store);
+  // Brings back what is away between the steps. Throws what reading the store throws.
+  void bringBack();
 
   std::shared_ptr<const Graph> graphOf(int variant);  // null for an unknown one
-  // Throws ScheduleError if the schedule does not fit the variant's graph.
+  // Throws ScheduleError if the schedule does not fit the variant's graph; ArgumentError and
+  // StoreError if it pages and there is no store, or no room for what it can have stored at most.
   void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
   void setUnplannable(int variant);
 
   SessionCounters counters();
   ExecutorCounters executorCounters();
+  PagingCounters pagingCounters();
+  // What went wrong in paging since the last call; empty: nothing.
+  std::string newTrouble();
   std::string lastDeparture();
   int64_t numVariants();
 
@@ -85,6 +99,13 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void settle(StepReport& report);
   void closeStep();
 
+  // session_paging.cpp
+  std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;
+  void beginFollowing(const Variant& variant);
+  void noteStorages();
+  void prepareStore(const CompiledPlan& plan);
+  void watchWhatIsAway();
+
   std::mutex mutex_;
   std::atomic<Mode> mode_ =
       Mode::kIdle;  // atomic: what a kernel calls back asks it without the lock
@@ -92,6 +113,13 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   int current_ = -1;  // variant that is being followed
   std::unique_ptr<Recorder> recorder_;
   Executor executor_;
+  AwayBetween between_{executor_.pager()};
+  std::optional<Watch> watch_;       // while no step runs and something is away
+  std::vector<WeakStorage> inputs_;  // of the running step, in the order in which they were given
+  std::string store_directory_;
+  int64_t told_failures_ = 0;
+  std::atomic<bool> has_away_ = false;
+  std::atomic<bool> pages_ = false;  // some plan does
   std::optional<AllocatorTap::Guard> tap_;
   std::optional<ListeningGuard> listening_;
   std::optional<ListenerGuard> listener_;

@@ -39,6 +39,7 @@ int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
   newly_stable = false;
   for (auto& [id, variant] : variants_) {
     if (variant.recording->signature() != recording->signature()) continue;
+    variant.outside = recording->outside;
     if (variant.state == VariantState::kSeenOnce || variant.state == VariantState::kStable) {
       variant.recording = merged(std::move(recording), *variant.recording);
       newly_stable = variant.state == VariantState::kSeenOnce;
@@ -47,6 +48,7 @@ int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
     return id;
   }
   const int id = next_id_++;
+  variants_[id].outside = recording->outside;
   variants_[id].recording = std::move(recording);
   variants_[id].last_used = ++clock_;
   if (variants_.size() > kMaxVariants) dropLeastUsed(id);

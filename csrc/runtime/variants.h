@@ -27,6 +27,7 @@ enum class VariantState : uint8_t {
 struct Variant {
   std::shared_ptr<const Recording> recording;
   std::shared_ptr<CompiledPlan> plan;
+  std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
   int64_t last_used = 0;
 };

@@ -3,7 +3,9 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "graph/error.h"
@@ -17,19 +19,24 @@ thread_local Listener* t_listener = nullptr;
 struct Active {
   std::mutex mutex;
   std::vector<std::shared_ptr<Listener>> listeners;
+  std::vector<std::pair<const Watch*, std::weak_ptr<Listener>>> watchers;
+  std::atomic<int> num_watchers = 0;
   static Active& get() {
     static Active* active = new Active;  // threads may outlive static destruction
     return *active;
   }
 };
 
-void tellAll(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  std::vector<std::shared_ptr<Listener>> listeners;
-  {
-    const std::lock_guard<std::mutex> lock(Active::get().mutex);
-    listeners = Active::get().listeners;
+// Those whose step runs on another thread (unless `watchers_only`), and those that watch.
+std::vector<std::shared_ptr<Listener>> others(bool watchers_only) {
+  Active& active = Active::get();
+  const std::lock_guard<std::mutex> lock(active.mutex);
+  std::vector<std::shared_ptr<Listener>> found;
+  if (!watchers_only) found = active.listeners;
+  for (const auto& [watch, weak] : active.watchers) {
+    if (auto listener = weak.lock()) found.push_back(std::move(listener));
   }
-  for (const auto& listener : listeners) listener->onForeignOp(op, stack);
+  return found;
 }
 
 }  // namespace
@@ -38,10 +45,15 @@ void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   const c10::impl::ExcludeDispatchKeyGuard inner_ops_do_not_count(kListeningKey);
   const c10::DispatchKeySet below = keysBelow(keys);
   if (t_listener != nullptr) {
+    if (Active::get().num_watchers.load() > 0) {
+      for (const auto& watcher : others(true)) watcher->onForeignOp(op, stack);
+    }
     t_listener->onOp(op, below, stack);
     return;
   }
-  tellAll(op, stack);
+  const auto listeners = others(false);
+  if (listeners.empty()) c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
+  for (const auto& listener : listeners) listener->onForeignOp(op, stack);
   op.redispatchBoxed(below, stack);
 }
 
@@ -59,6 +71,23 @@ ListenerGuard::~ListenerGuard() {
   const std::lock_guard<std::mutex> lock(Active::get().mutex);
   auto& listeners = Active::get().listeners;
   listeners.erase(std::find(listeners.begin(), listeners.end(), listener_));
+}
+
+Watch::Watch(std::weak_ptr<Listener> listener) {
+  {
+    Active& active = Active::get();
+    const std::lock_guard<std::mutex> lock(active.mutex);
+    active.watchers.emplace_back(this, std::move(listener));
+    ++active.num_watchers;
+  }
+  c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
+}
+
+Watch::~Watch() {
+  Active& active = Active::get();
+  const std::lock_guard<std::mutex> lock(active.mutex);
+  std::erase_if(active.watchers, [this](const auto& one) { return one.first == this; });
+  --active.num_watchers;
 }
 
 bool isListening() { return t_listener != nullptr; }

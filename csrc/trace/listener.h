@@ -19,7 +19,7 @@ class Listener {
   virtual void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                     torch::jit::Stack* stack) = 0;
   // An op on a thread that hears nothing itself (a thread pool that inherited the dispatch state)
-  // is about to run.
+  // is about to run; or, while the listener watches, any op that it does not hear.
   virtual void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
 };
 
@@ -37,6 +37,19 @@ class POET_API ListenerGuard {
 
  private:
   std::shared_ptr<Listener> listener_;
+};
+
+// Note [Watching]
+// Between its steps a session may have values away. Then it watches: it is told of the ops of every
+// thread on which the listening key is included (the thread that ran the step keeps it), also
+// within another listener's step. When nobody listens or watches any more, a thread drops the key
+// at its next op.
+class POET_API Watch {
+ public:
+  explicit Watch(std::weak_ptr<Listener> listener);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
 };
 
 // Whether a step is being heard on this thread.

@@ -48,11 +48,11 @@ bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_lea
 }  // namespace
 
 Recorder::Recorder(std::vector<KnownStorage> known) {
-  for (KnownStorage& k : known) {
-    const StorageHold storage = k.storage.lock();
+  for (size_t i = 0; i < known.size(); ++i) {
+    const StorageHold storage = known[i].storage.lock();
     if (!storage || known_at_.count(storage.get()) > 0) continue;
     known_at_[storage.get()] = known_.size();
-    known_.push_back({std::move(k), storage.get(), kNoOp});
+    known_.push_back({std::move(known[i]), storage.get(), kNoOp, static_cast<int32_t>(i)});
   }
 }
 
@@ -85,6 +85,11 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     values_.push_back(std::move(value));
   }
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
+  for (const OutsideValue& known : prefix.outside) {
+    if (static_cast<size_t>(known.value.index) >= values_.size()) break;
+    if (known.input_position >= 0) input_position_[known.value.index] = known.input_position;
+    if (known.is_gradient) parameter_of_gradient_.emplace(known.value.index, known.parameter);
+  }
 }
 
 void Recorder::noteDeaths() {
@@ -133,9 +138,16 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   const ValueId id(static_cast<int64_t>(values_.size()));
   if (const auto known = known_at_.find(storage); known != known_at_.end()) {
     known_[known->second].touched = true;
-    if (known_[known->second].storage.kind == ValueKind::kInput) inputs_.insert(id.index);
+    if (known_[known->second].storage.kind == ValueKind::kInput) {
+      inputs_.insert(id.index);
+      input_position_[id.index] = known_[known->second].position;
+    }
     if (known_[known->second].storage.kind == ValueKind::kGradient) gradients_.insert(id.index);
     known_at_.erase(known);
+  }
+  if (const auto old = old_gradients_.find(storage); old != old_gradients_.end()) {
+    if (!producer.valid()) parameter_of_gradient_.emplace(id.index, old->second);
+    old_gradients_.erase(old);
   }
   if (!producer.valid() && optimizer_depth_ > 0) optimizer_only_.insert(id.index);
   values_.push_back(std::move(value));
@@ -172,7 +184,11 @@ Phase Recorder::currentPhase() {
 
 void Recorder::noteParameter(const at::Tensor& t, ValueId value) {
   if (!isLeafParameter(t) || values_[static_cast<size_t>(value.index)].producer.valid()) return;
-  if (parameters_.insert(value.index).second) parameter_tensors_.emplace_back(t.getIntrusivePtr());
+  if (!parameters_.insert(value.index).second) return;
+  parameter_tensors_.emplace_back(t.getIntrusivePtr());
+  const at::Tensor& gradient = t.grad();
+  if (!gradient.defined() || !isManaged(gradient)) return;
+  old_gradients_.emplace(gradient.storage().unsafeGetStorageImpl(), parameter_tensors_.back());
 }
 
 void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count) {
@@ -361,6 +377,26 @@ void Recorder::fillFirstShown(Recording& recording) const {
   }
 }
 
+void Recorder::fillOutside(Recording& recording) const {
+  std::vector<const Living*> living;
+  for (const Living& one : alive_) {
+    if (!values_[static_cast<size_t>(one.value.index)].producer.valid()) living.push_back(&one);
+  }
+  std::sort(living.begin(), living.end(),
+            [](const Living* a, const Living* b) { return a->value < b->value; });
+  recording.outside.resize(living.size());
+  for (size_t i = 0; i < living.size(); ++i) {
+    OutsideValue& outside = recording.outside[i];
+    outside.value = living[i]->value;
+    outside.storage = living[i]->storage;
+    const auto at = input_position_.find(outside.value.index);
+    if (at != input_position_.end()) outside.input_position = at->second;
+    const auto of = parameter_of_gradient_.find(outside.value.index);
+    outside.is_gradient = of != parameter_of_gradient_.end();
+    if (outside.is_gradient) outside.parameter = of->second;
+  }
+}
+
 std::unique_ptr<Recording> Recorder::finish() {
   noteDeaths();
   labelValues();
@@ -368,6 +404,7 @@ std::unique_ptr<Recording> Recorder::finish() {
   auto recording = std::make_unique<Recording>();
   fillDeaths(*recording);
   fillFirstShown(*recording);
+  fillOutside(*recording);
   recording->ops = std::move(ops_);
   recording->prefix_hash = std::move(prefix_hash_);
   recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,

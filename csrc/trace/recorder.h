@@ -72,6 +72,7 @@ class Recorder {
   int64_t addUntouched();
   void fillDeaths(Recording& recording) const;
   void fillFirstShown(Recording& recording) const;
+  void fillOutside(Recording& recording) const;
 
   std::vector<RecordedOp> ops_;
   std::vector<Op> graph_ops_;
@@ -80,15 +81,20 @@ class Recorder {
   std::unordered_map<c10::StorageImpl*, ValueId> number_;
   std::vector<Living> alive_;
   std::unordered_set<int32_t> inputs_, parameters_, gradients_, written_early_, optimizer_only_;
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> parameter_tensors_;
+  std::vector<WeakTensor> parameter_tensors_;
   struct Known {
     KnownStorage storage;
     c10::StorageImpl* address;
     OpId death;
+    int32_t position = 0;  // in the caller's list
     bool touched = false;
   };
   std::vector<Known> known_;
   std::unordered_map<c10::StorageImpl*, size_t> known_at_;
+  // By value; see Note [Values from before the step].
+  std::unordered_map<int32_t, int32_t> input_position_;
+  std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
+  std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
   int64_t inherited_base_bytes_ = 0;
   int optimizer_depth_ = 0;
   bool seen_backward_ = false;

@@ -18,6 +18,8 @@ namespace poet {
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using StorageHold = c10::intrusive_ptr<c10::StorageImpl>;
 
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
+inline WeakTensor noTensor() { return WeakTensor(c10::intrusive_ptr<c10::TensorImpl>()); }
 inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
 
 // One tensor argument or result of an op: where it stood on the stack and how it looked at its
@@ -44,6 +46,19 @@ struct RecordedOp {
   explicit RecordedOp(const c10::OperatorHandle& h) : handle(h) {}
 };
 
+// Note [Values from before the step]
+// Parameters, optimizer state, inputs and old gradients are there before any op shows them, and a
+// plan may move them before that. So a later step looks for them where the last one had them: an
+// input at its place among the step's arguments, a gradient at its parameter, all others in the
+// storage of the last step. That is a guess until an op shows the value: what it shows counts.
+struct OutsideValue {
+  ValueId value;
+  WeakStorage storage = noStorage();
+  int32_t input_position = -1;  // among the known storages that a step begins with
+  bool is_gradient = false;
+  WeakTensor parameter = noTensor();  // whose gradient it is
+};
+
 // Immutable once made.
 struct Recording {
   std::vector<RecordedOp> ops;
@@ -52,6 +67,7 @@ struct Recording {
   std::vector<int32_t> dead_begin;    // [k]..[k+1]: range in dead_after of op k
   // First op that shows the value, as input or output; N: none does (it only occupies memory).
   std::vector<OpId> first_shown;
+  std::vector<OutsideValue> outside;  // those that outlived the traced step, ascending
   std::shared_ptr<const Graph> graph;
 
   uint64_t signature() const { return prefix_hash.back(); }

@@ -31,6 +31,12 @@ class PoetRuntimeError(PoetError, RuntimeError):
     __module__ = "poet"
 
 
+class StoreError(PoetRuntimeError):
+    """Secondary storage could not take or give back a value: disk full, I/O error, damage."""
+
+    __module__ = "poet"
+
+
 class BudgetError(PoetError, RuntimeError):
     """A live step cannot be kept inside its budget."""
 
@@ -44,7 +50,7 @@ class NotBuiltError(PoetError, NotImplementedError):
 
 
 class BudgetWarning(UserWarning):
-    """Training goes on outside its budget, because there is no plan within it."""
+    """Training goes on outside its budget: no plan within it, or trouble with the store."""
 
     __module__ = "poet"
 

@@ -6,6 +6,8 @@ import functools
 import gc
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from poet import _C
-from poet._errors import ArgumentError
+from poet._errors import ArgumentError, BudgetWarning
 
 
 class StepTypeError(ArgumentError, TypeError):
@@ -119,41 +121,45 @@ _RAW_DOORS = (
     "storage",
     "share_memory_",
 )
+# Those whose result goes on sharing the memory: it must stay where it is from then on.
+_KEEPS_MEMORY = ("numpy", "__dlpack__")
 
 
 class _RawDoors:
-    """Makes the raw doors bring a value back first, while any step follows a plan.
+    """Makes the raw doors bring a value back first, while any step may have values away.
 
-    Thread-safe. Outside such steps the methods of torch.Tensor are PyTorch's own.
+    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own. Sessions are not kept
+    alive: one that ends brings its values back itself.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sessions: list[_C.Session] = []
+        self._sessions: list[weakref.ref[_C.Session]] = []
         self._own: dict[str, object] = {}
 
     def open(self, session: _C.Session) -> None:
+        """Opens them for a session; nothing happens where they are open for it already."""
         with self._lock:
-            self._sessions = [*self._sessions, session]
-            if len(self._sessions) == 1:
-                self._install()
+            alive = [known for known in self._sessions if known() is not None]
+            if not any(known() is session for known in alive):
+                alive.append(weakref.ref(session))
+            self._sessions = alive
+            self._install()
 
     def close(self, session: _C.Session) -> None:
         with self._lock:
-            sessions = list(self._sessions)
-            sessions.remove(session)
-            self._sessions = sessions
-            if not sessions:
+            self._sessions = [k for k in self._sessions if k() not in (None, session)]
+            if not self._sessions:
                 self._uninstall()
 
     def _install(self) -> None:
         for name in _RAW_DOORS:
             method = getattr(torch.Tensor, name, None)
-            if method is None:
+            if method is None or hasattr(method, "_poet_door"):
                 continue
             if name in torch.Tensor.__dict__:
                 self._own[name] = torch.Tensor.__dict__[name]
-            setattr(torch.Tensor, name, self._watched(method))
+            setattr(torch.Tensor, name, self._watched(method, name in _KEEPS_MEMORY))
 
     def _uninstall(self) -> None:
         for name in _RAW_DOORS:
@@ -162,13 +168,16 @@ class _RawDoors:
             elif name in torch.Tensor.__dict__:
                 delattr(torch.Tensor, name)
 
-    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, method: Callable[..., Any], for_good: bool) -> Callable[..., Any]:
         @functools.wraps(method)
         def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
-            for session in self._sessions:
-                session.touch(tensor)
+            for known in self._sessions:
+                session = known()
+                if session is not None:
+                    session.touch(tensor, for_good)
             return method(tensor, *args, **kwargs)
 
+        watched._poet_door = True  # type: ignore[attr-defined]
         return watched
 
 
@@ -197,7 +206,34 @@ def run_step(
             result = step(*args, **kwargs)
             failed = False
         finally:
-            if not traced:
-                raw_doors.close(session)
-            report = session.end_step(failed)
+            try:
+                report = session.end_step(failed)
+            finally:
+                end_watching(session)
     return result, report
+
+
+def end_watching(session: _C.Session) -> None:
+    """After a step: closes the raw doors unless values stay away, and tells of trouble."""
+    if session.wants_touches():
+        raw_doors.open(session)
+    else:
+        raw_doors.close(session)
+    trouble = session.new_trouble()
+    if trouble:
+        warnings.warn(
+            f"poet could not move every value to or from secondary storage: {trouble} Training "
+            "goes on with the same results, but its memory may exceed the budget.",
+            BudgetWarning,
+            stacklevel=4,
+        )
+
+
+def close_session(session: _C.Session) -> None:
+    """Brings back what is away between steps, and closes the raw doors.
+
+    Raises:
+        StoreError: a value could not be read back; it is still in the store.
+    """
+    session.bring_back()
+    raw_doors.close(session)

@@ -1,0 +1,63 @@
+#include "runtime/away_between.h"
+
+#include <exception>
+#include <vector>
+
+#include "graph/error.h"
+#include "runtime/residency.h"
+#include "runtime/verify.h"
+
+namespace poet {
+
+void AwayBetween::add(const StorageHold& storage, PageCopy copy) {
+  const int64_t number = next_++;
+  entries_[number] = {WeakStorage(storage), storage.get(), copy};
+  number_[storage.get()] = number;
+}
+
+PageCopy AwayBetween::take(c10::StorageImpl* storage) {
+  const auto found = number_.find(storage);
+  if (found == number_.end()) return {};
+  const PageCopy copy = entries_[found->second].copy;
+  entries_.erase(found->second);
+  number_.erase(found);
+  return copy;
+}
+
+void AwayBetween::restore(c10::StorageImpl* storage) {
+  const auto found = number_.find(storage);
+  if (found == number_.end()) return;
+  const Entry& entry = entries_[found->second];
+  if (const StorageHold alive = entry.storage.lock()) {
+    const StorageHold fresh = pager_.read(entry.copy);
+    POET_INTERNAL_ASSERT(!verify_ || Verifier::contentHash(*fresh) == entry.copy.content_hash,
+                         "a value came back with other bytes than it was put away with");
+    putBack(*alive, *fresh);
+    ++pager_.counters().unplanned_page_ins;
+  }
+  pager_.release(take(storage));
+}
+
+void AwayBetween::restoreAll() {
+  std::vector<c10::StorageImpl*> all;
+  for (const auto& [number, entry] : entries_) all.push_back(entry.address);
+  std::exception_ptr first;
+  for (c10::StorageImpl* storage : all) {
+    try {
+      restore(storage);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void AwayBetween::dropDead() {
+  std::vector<c10::StorageImpl*> dead;
+  for (const auto& [number, entry] : entries_) {
+    if (entry.storage.expired()) dead.push_back(entry.address);
+  }
+  for (c10::StorageImpl* storage : dead) pager_.release(take(storage));
+}
+
+}  // namespace poet

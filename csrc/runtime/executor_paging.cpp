@@ -1,0 +1,192 @@
+// How the executor moves values to the store and back, and what it believes of values that no op
+// has shown yet.
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/executor.h"
+#include "trace/allocator_tap.h"
+
+namespace poet {
+
+// ------------------------------------------------------------------------------------------------
+// out
+
+bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
+  if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
+  return pager_.write(v, *storage, verify_.enabled() ? Verifier::contentHash(*storage) : 0);
+}
+
+// It could not be copied, and the plan's later page_in will rely on the bytes: they stay.
+void Executor::keepInMemory(ValueId v, StorageHold storage) {
+  residency_[v].pinned = residency_[v].kept = true;
+  residency_[v].hold = std::move(storage);
+}
+
+void Executor::pageOut(ValueId v) {
+  Residency::Entry& entry = residency_[v];
+  StorageHold storage = entry.bound && entry.resident ? entry.ref.lock() : StorageHold();
+  if (!storage) {
+    ++pager_.counters().skipped_page_outs;
+    return;
+  }
+  if (entry.pinned || !AllocatorTap::ownsDataOf(*storage)) {
+    ++pager_.counters().skipped_page_outs;
+    keepInMemory(v, std::move(storage));
+    return;
+  }
+  if (copyToStore(v, storage)) {
+    ++pager_.counters().planned_page_outs;
+  } else {
+    keepInMemory(v, std::move(storage));
+  }
+}
+
+// An input may be a temporary of the caller's that dies inside the call: hold it from here on. What
+// decides on in-place accumulation by use count has decided by now.
+void Executor::holdForCopies() {
+  for (const Action& action : plan_->schedule().after[k_]) {
+    const ValueId v(action.arg);
+    const bool was_held = static_cast<bool>(residency_[v].hold);
+    retain(v);
+    if (action.kind == ActionKind::kPageOut && !was_held && residency_[v].hold)
+      held_for_copies_.push_back(v);
+  }
+}
+
+void Executor::performAfter() {
+  const std::vector<Action>& actions = plan_->schedule().after[k_];
+  for (const Action& action : actions) perform(action);
+  for (const ValueId v : held_for_copies_) {
+    const bool retained = std::find(actions.begin(), actions.end(),
+                                    Action{ActionKind::kRetain, v.index}) != actions.end();
+    if (!retained && !residency_[v].kept) residency_[v].hold.reset();
+  }
+  held_for_copies_.clear();
+}
+
+void Executor::dropStaleCopies() {
+  for (const ValueId v : plan_->graph().ops()[k_].mutates) pager_.drop(v);
+}
+
+// ------------------------------------------------------------------------------------------------
+// in
+
+void Executor::pageIn(ValueId v) {
+  Residency::Entry& entry = residency_[v];
+  if (residency_.isAvailable(v)) {  // it never left
+    if (k_ > static_cast<size_t>(plan_->graph().lastShown(v).index) && !entry.hold)
+      entry.hold = entry.ref.lock();
+    return;
+  }
+  if (pager_.hasCopy(v) && load(v)) {
+    ++pager_.counters().planned_page_ins;
+    return;
+  }
+  if (!entry.bound || !canRecompute(v)) return;  // unknown so far, or nobody's any more
+  bringBack(v);
+  std::erase(temporaries_, v);
+  dropTemporaries();
+}
+
+// The copy's bytes into the value's storage. False if the copy is lost and the value can be
+// recomputed. Throws StoreError if it cannot.
+bool Executor::load(ValueId v) {
+  StorageHold fresh;
+  try {
+    fresh = pager_.read(pager_.copyOf(v));
+  } catch (const StoreError&) {
+    if (!canRecompute(v)) throw;
+    pager_.drop(v);
+    return false;
+  }
+  if (verify_.enabled()) verify_.checkContent(*plan_, k_, v, pager_.copyOf(v).content_hash, *fresh);
+  install(v, *fresh);
+  return true;
+}
+
+bool Executor::canRecompute(ValueId v) const {
+  std::vector<bool> asked(plan_->recipes().recipes().size(), false);
+  return canRecompute(v, asked);
+}
+
+bool Executor::canRecompute(ValueId v, std::vector<bool>& asked) const {
+  const int r = plan_->recipes().recipeOf(v);
+  if (r < 0) return false;
+  if (asked[static_cast<size_t>(r)]) return true;  // whoever asked first finds out
+  asked[static_cast<size_t>(r)] = true;
+  const Recipe& recipe = plan_->recipes().recipes()[static_cast<size_t>(r)];
+  if (k_ <= static_cast<size_t>(recipe.lastOp().index) ||
+      k_ > static_cast<size_t>(recipe.unchanged_until.index))
+    return false;
+  const bool recorded = std::all_of(recipe.ops.begin(), recipe.ops.end(), [&](OpId op) {
+    return records_[static_cast<size_t>(op.index)].isSet();
+  });
+  return recorded && std::all_of(recipe.inputs.begin(), recipe.inputs.end(), [&](ValueId input) {
+           return !mustComeBack(input) || pager_.hasCopy(input) || canRecompute(input, asked);
+         });
+}
+
+// ------------------------------------------------------------------------------------------------
+// values from before the step
+
+void Executor::presume(const std::vector<Presumed>& values, AwayBetween& between) {
+  for (const Presumed& one : values) {
+    const bool stays_away = plan_->isAwayBetweenSteps(one.value) && between.has(one.storage.get());
+    if (stays_away) {
+      if (residency_.presume(one.value, one.storage, true))
+        pager_.adopt(one.value, between.take(one.storage.get()));
+    } else {
+      between.restore(one.storage.get());
+      residency_.presume(one.value, one.storage, false);
+    }
+  }
+  between.restoreAll();
+  moveOutAtStart();
+}
+
+void Executor::moveOutAtStart() {
+  for (const ValueId v : plan_->schedule().away_between_steps) {
+    const Residency::Entry& entry = residency_[v];
+    const StorageHold storage = entry.resident ? entry.ref.lock() : StorageHold();
+    if (!storage || entry.pinned || !AllocatorTap::ownsDataOf(*storage)) continue;
+    if (!copyToStore(v, storage)) continue;
+    ++pager_.counters().moved_between_steps;
+    residency_.evict(v);
+  }
+}
+
+// An op shows the value: what was presumed of it, or of its storage, is right or wrong now.
+void Executor::confirm(const NewBinding& binding) {
+  c10::StorageImpl* storage = binding.tensor->storage().unsafeGetStorageImpl();
+  const ValueId known = residency_.valueOf(storage);
+  if (known.valid() && known != binding.value) disown(known);
+  const Residency::Entry& entry = residency_[binding.value];
+  if (entry.bound && entry.address != storage) disown(binding.value);
+  residency_.bind(binding.value, *binding.tensor);
+}
+
+// The storage is not that value's after all.
+void Executor::disown(ValueId v) {
+  if (residency_[v].away && !residency_[v].ref.expired()) bringBackUnplanned(v);
+  pager_.drop(v);
+  residency_.unbind(v);
+}
+
+void Executor::noteStorages(std::vector<OutsideValue>& outside) const {
+  for (OutsideValue& one : outside) {
+    const auto& early = plan_->movedEarly();
+    if (!std::binary_search(early.begin(), early.end(), one.value)) continue;
+    const Residency::Entry& entry = residency_[one.value];
+    if (entry.bound && !entry.presumed) one.storage = entry.ref;
+  }
+}
+
+void Executor::handOver(AwayBetween& between) {
+  const std::vector<ValueId> away = residency_.away();
+  for (const ValueId v : away) {
+    const StorageHold storage = residency_[v].ref.lock();
+    if (storage && pager_.hasCopy(v)) between.add(storage, pager_.give(v));
+  }
+}
+
+}  // namespace poet

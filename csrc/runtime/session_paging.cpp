@@ -1,0 +1,145 @@
+// The session's store, values that are away between steps, and accesses that no step hears.
+#include "graph/error.h"
+#include "runtime/session.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+
+// The last chance for what is away. A value that the store cannot give back keeps the message that
+// says so to whoever reads it.
+Session::~Session() {
+  try {
+    between_.restoreAll();
+  } catch (const std::exception&) {
+  }
+}
+
+// ------------------------------------------------------------------------------------------------
+// the store
+
+void Session::setStore(std::string directory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POET_CHECK_AS(Error, executor_.pager().store() == nullptr,
+                "the store is in use already: set its directory before the first plan");
+  store_directory_ = std::move(directory);
+}
+
+void Session::setStore(std::shared_ptr<PageStore> store) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  POET_CHECK_AS(Error, executor_.pager().store() == nullptr, "the session has a store already");
+  executor_.pager().setStore(std::move(store));
+}
+
+void Session::prepareStore(const CompiledPlan& plan) {
+  if (!plan.pages()) return;
+  Pager& pager = executor_.pager();
+  if (pager.store() == nullptr)
+    pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
+  pager.store()->reserve(plan.storedBytes());
+  pages_ = true;
+}
+
+PagingCounters Session::pagingCounters() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return executor_.pager().snapshot();
+}
+
+std::string Session::newTrouble() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const PagingCounters& now = executor_.pager().counters();
+  const int64_t failures = now.failed_page_outs + now.failed_page_ins;
+  if (failures == told_failures_) return "";
+  told_failures_ = failures;
+  return now.trouble;
+}
+
+// ------------------------------------------------------------------------------------------------
+// values from before the step
+
+// Where the plan's early values are believed to be: see Note [Values from before the step].
+std::vector<Presumed> Session::locate(const Variant& variant, const CompiledPlan& plan) const {
+  std::vector<Presumed> found;
+  const auto& early = plan.movedEarly();
+  for (const OutsideValue& outside : variant.outside) {
+    if (!std::binary_search(early.begin(), early.end(), outside.value)) continue;
+    StorageHold storage;
+    if (outside.input_position >= 0) {
+      const auto position = static_cast<size_t>(outside.input_position);
+      if (position < inputs_.size()) storage = inputs_[position].lock();
+    } else if (outside.is_gradient) {
+      const auto impl = outside.parameter.lock();
+      const at::Tensor gradient = impl ? at::Tensor(impl).grad() : at::Tensor();
+      if (gradient.defined() && isManaged(gradient)) {
+        storage = StorageHold::reclaim_copy(gradient.storage().unsafeGetStorageImpl());
+      }
+    } else {
+      storage = outside.storage.lock();
+    }
+    if (!storage ||
+        static_cast<int64_t>(storage->nbytes()) != plan.graph().value(outside.value).bytes)
+      continue;
+    found.push_back({outside.value, std::move(storage)});
+  }
+  return found;
+}
+
+void Session::beginFollowing(const Variant& variant) {
+  between_.dropDead();
+  executor_.begin(variant.plan);
+  try {
+    executor_.presume(locate(variant, *variant.plan), between_);
+  } catch (...) {
+    closeStep();
+    throw;
+  }
+}
+
+void Session::noteStorages() {
+  if (Variant* variant = variants_.find(current_)) executor_.noteStorages(variant->outside);
+}
+
+// ------------------------------------------------------------------------------------------------
+// between the steps
+
+void Session::watchWhatIsAway() {
+  has_away_ = !between_.empty();
+  if (has_away_ && !watch_) watch_.emplace(weak_from_this());
+  if (!has_away_) watch_.reset();
+}
+
+void Session::bringBack() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  between_.restoreAll();
+  watchWhatIsAway();
+}
+
+void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (mode_ != Mode::kFollow && !has_away_) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t count = op.schema().arguments().size();
+  const c10::IValue* args = stack->data() + (stack->size() - count);
+  if (mode_ == Mode::kFollow) {
+    executor_.touch(args, count);
+    return;
+  }
+  forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
+    if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
+    return true;
+  });
+  watchWhatIsAway();
+}
+
+void Session::touch(const at::Tensor& t, bool for_good) {
+  if ((mode_ != Mode::kFollow && !wantsTouches()) || !isManaged(t)) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  if (mode_ == Mode::kFollow) {
+    executor_.touchStorage(storage);
+  } else {
+    between_.restore(storage);
+    watchWhatIsAway();
+  }
+  if (for_good) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
+}
+
+}  // namespace poet
