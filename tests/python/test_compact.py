@@ -13,6 +13,7 @@ from paging_plans import paging_plan
 
 import poet
 from poet import _C
+from poet._solve import worker_path
 
 RESNET = Path(__file__).parents[1] / "data" / "resnet18_adamw.json"
 # What a step of it holds before and after: weights, statistics, gradients, AdamW's state.
@@ -32,14 +33,26 @@ def check_comes_back(schedule: poet.Schedule, graph: poet.Graph) -> bytes:
     return data
 
 
+@pytest.mark.parametrize("paging", [False, True], ids=["recompute", "paging"])
 @pytest.mark.parametrize("slack", [0.5, 0.35])
-def test_a_plan_for_resnet18_fits_in_600_bytes(slack: float) -> None:
+def test_a_plan_for_resnet18_fits_in_600_bytes(slack: float, paging: bool) -> None:
     graph = poet.Graph.load(RESNET)
     plain = graph.plain_peak_bytes()
     budget = int(RESNET_FIXED_BYTES + slack * (plain - RESNET_FIXED_BYTES))
-    schedule = poet.solve(graph=graph, ram_budget=budget, time_limit_s=30)
+    device = STORE if paging else HOST
+    schedule = _C.solve_in_worker(
+        graph,
+        device,
+        ram_budget_bytes=budget,
+        runtime_budget_seconds=None,
+        minimize="energy",
+        time_limit_seconds=20,
+        threads=1,
+        worker_path=str(worker_path()),
+        paging=paging,
+    )
     assert schedule.has_plan
-    assert schedule.recomputes > 5
+    assert len(schedule.actions) > 10
     data = schedule.to_bytes()
     assert len(data) <= MOST_BYTES
     again = poet.Schedule.from_bytes(data, graph)
@@ -47,7 +60,8 @@ def test_a_plan_for_resnet18_fits_in_600_bytes(slack: float) -> None:
     for figure in ("peak_bytes", "peak_op", "makespan_seconds", "energy_joules"):
         assert getattr(again, figure) == getattr(schedule, figure)
     assert again == schedule
-    assert poet.simulate(graph, again).peak_bytes == schedule.peak_bytes <= budget
+    assert _C.simulate(graph, again, device).peak_bytes == schedule.peak_bytes <= budget
+    assert schedule.graph().peak_bytes == schedule.peak_bytes
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -200,7 +200,7 @@ def test_random_schedules_cost_the_same() -> None:
 
 
 def test_random_transfers_cost_the_same() -> None:
-    check_paging(300)
+    check_paging(150)
 
 
 def test_a_device_without_a_store_pages_nothing() -> None:
