@@ -4,10 +4,8 @@
 # RPATHs are relative, so the package can be moved; in a wheel torch lies beside poet in the same site-packages.
 include(CMakePackageConfigHelpers)
 
-set(poet_home "")
 set(poet_torch_rpath "$ORIGIN")
 if(SKBUILD)
-  set(poet_home "poet/")
   list(APPEND poet_torch_rpath "$ORIGIN/../../torch/lib")
 endif()
 set(poet_core_rpath "$ORIGIN")
@@ -59,7 +57,8 @@ set(poet_core_headers
   graph/ids.h
   planner/planner.h
   schedule/schedule.h
-  schedule/simulator.h)
+  schedule/simulator.h
+  store/page_store.h)
 set(poet_torch_headers
   runtime/budget.h
   runtime/training_step.h)

@@ -1,5 +1,11 @@
 # Functions that make the targets. A csrc folder lists its sources itself: target_sources(poet_core PRIVATE file.cpp ...).
 
+# Everything of poet is installed below this: the prefix itself, or the Python package.
+set(poet_home "")
+if(SKBUILD)
+  set(poet_home "poet/")
+endif()
+
 # poet_add_library(NAME FOLDER...): the shared library NAME from csrc/FOLDER..., hidden except for POET_API, and NAME_static
 # from the same objects: tests link that one, so that they reach what is not exported.
 function(poet_add_library name)
@@ -13,7 +19,7 @@ function(poet_add_library name)
     return()
   endif()
   add_library(${name} SHARED)
-  target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc>" "$<INSTALL_INTERFACE:include>")
+  target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc>" "$<INSTALL_INTERFACE:${poet_home}include>")
   target_compile_features(${name} PUBLIC cxx_std_20)
   # Hidden visibility does not reach the standard library's templates: what is neither poet's nor torch's stays inside.
   target_link_options(${name} PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map")
