@@ -56,6 +56,7 @@ set(poet_core_headers
   graph/graph.h
   graph/ids.h
   planner/planner.h
+  schedule/rewritten_graph.h
   schedule/schedule.h
   schedule/simulator.h
   store/page_store.h)
