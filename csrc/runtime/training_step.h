@@ -32,7 +32,15 @@ struct TrainingStepOptions {
   // Parameters, gradients, optimizer state and inputs count.
   RamBudget ram_budget;
   std::optional<RuntimeBudget> runtime_budget;  // none: no limit
-  std::string platform = "host";                // name of the device profile
+  Objective minimize = Objective::kEnergy;
+  bool recompute = true;  // plans may recompute
+  bool paging = true;     // plans may page to a file in page_dir, whose speed is measured first
+  std::string page_dir;   // empty: the system's directory for temporary files
+  // Optimizer state may stay in the store from one step to the next. Operators bring it back;
+  // before memory is read behind PyTorch's back (torch::save does so) call
+  // TrainingStep::bringBack().
+  bool away_between_steps = false;
+  std::string platform = "host";   // name of the device profile
   bool background = true;          // plan while training goes on; false: wait for the plan
   double time_limit_seconds = 60;  // that planning may take
   int solve_threads = 1;
@@ -59,7 +67,15 @@ struct StepStats {
   double replay_seconds = 0;
   int64_t evictions = 0;
   int64_t plan_switches = 0;
-  std::string message;  // the planner's last word where there is no plan
+  int64_t page_outs = 0;
+  int64_t page_ins = 0;
+  int64_t unplanned_page_ins = 0;  // because something touched the value
+  int64_t paged_out_bytes = 0;
+  int64_t paged_in_bytes = 0;
+  double transfer_seconds = 0;
+  int64_t repaired_chunks = 0;  // damaged pieces of the store that were mended
+  std::string paging_trouble;   // the store's last failure; empty when there was none
+  std::string message;          // the planner's last word where there is no plan
 };
 
 // Note [Steps without Python]
@@ -84,7 +100,7 @@ class POET_API TrainingStep {
   // Throws ArgumentError where an option makes no sense.
   TrainingStep(Body body, const TrainingStepOptions& options);
   TrainingStep(std::function<at::Tensor()> body, const TrainingStepOptions& options);
-  ~TrainingStep();  // ends planning
+  ~TrainingStep();  // as close(); a value that cannot be read back is a warning
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
@@ -107,7 +123,11 @@ class POET_API TrainingStep {
   std::shared_ptr<const Schedule> schedule() const;
   StepStats stats() const;
 
-  // Ends planning; calls after this run the plain step. May be called more than once.
+  // Brings back what is away between steps. Throws StoreError where a value cannot be read back; it
+  // is still in the store.
+  void bringBack();
+  // Ends planning and brings back what is away; calls after this run the plain step. May be called
+  // more than once. Throws as bringBack().
   void close();
 
  private:

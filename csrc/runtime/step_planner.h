@@ -1,0 +1,57 @@
+// Where a TrainingStep's plans come from: the store is measured, poet-solver asked, the session
+// told.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+
+#include "device/profile.h"
+#include "graph/graph.h"
+#include "planner/planner.h"
+#include "runtime/session.h"
+#include "runtime/training_step.h"
+#include "schedule/schedule.h"
+
+namespace poet {
+
+// plan() runs on one thread at a time; the rest from any thread.
+class StepPlanner {
+ public:
+  // Throws ArgumentError where an option makes no sense, or page_dir takes no page file. Warns
+  // (c10::WarningHandler) where the system's own directory takes none: then nothing is paged.
+  StepPlanner(std::shared_ptr<Session> session, const TrainingStepOptions& options);
+
+  // Puts a plan in force for the variant, or notes (and warns, once) that there is none.
+  void plan(int variant, const std::stop_token& stop);
+
+  std::shared_ptr<const Schedule> scheduleOf(int variant) const;  // null before the first
+  int64_t numPlans() const;
+  std::string message() const;  // the last word where there is no plan
+
+ private:
+  void measureStore();
+  void stopPaging(const std::string& why);
+  SolveOptions requestFor(const Graph& graph);
+  bool putInForce(int variant, const Graph& graph, const std::shared_ptr<const Schedule>& schedule);
+  void giveUp(int variant, const std::shared_ptr<const Schedule>& schedule, int64_t budget_bytes);
+  void keep(int variant, const std::shared_ptr<const Schedule>& schedule, std::string message);
+  void say(const std::string& text) const;
+
+  std::shared_ptr<Session> session_;
+  TrainingStepOptions options_;
+  DeviceProfile profile_;
+  bool paging_;
+  bool store_is_measured_ = false;
+  bool warned_ = false;
+  int64_t largest_peak_bytes_ = 0;
+
+  mutable std::mutex mutex_;  // of what plan() shares with the rest
+  std::map<int, std::shared_ptr<const Schedule>> schedules_;
+  std::string message_;
+};
+
+}  // namespace poet
