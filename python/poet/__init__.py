@@ -1,8 +1,8 @@
 """poet: trains a PyTorch model inside a memory budget, at the least energy, with the same bits."""
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
-from poet._C import DeviceProfile, Graph, Op, Schedule, Value
-from poet._enums import ActionKind, Objective, Phase, Status, ValueKind
+from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
+from poet._enums import ActionKind, NodeKind, Objective, Phase, Status, ValueKind
 from poet._errors import (
     ArgumentError,
     BudgetError,
@@ -13,9 +13,10 @@ from poet._errors import (
     PoetError,
     PoetRuntimeError,
     ScheduleError,
+    StoreError,
     StoreWarning,
 )
-from poet._results import Action, Simulation
+from poet._results import Action, Node, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
 from poet._trace import trace
@@ -33,17 +34,21 @@ __all__ = [
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "Node",
+    "NodeKind",
     "NotBuiltError",
     "Objective",
     "Op",
     "Phase",
     "PoetError",
     "PoetRuntimeError",
+    "RewrittenGraph",
     "Schedule",
     "ScheduleError",
     "Simulation",
     "Status",
     "StepStats",
+    "StoreError",
     "StoreWarning",
     "Value",
     "ValueKind",
