@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -15,30 +16,18 @@ from poet import _C
 from poet._budgets import (
     ByteBudget,
     TimeBudget,
-    format_bytes,
     parse_bytes,
     parse_runtime,
     positive_number,
 )
+from poet._cache import open_cache
 from poet._enums import Status
-from poet._errors import ArgumentError, BudgetWarning, NotBuiltError
-from poet._live import check_step, no_ops_error, run_step, verify_wanted
-from poet._solve import solve
-
-
-class _LeftOut:
-    """A default that can be told from the same value passed on purpose."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
-_PAGING: Any = _LeftOut(True)
-_PAGE_DIR: Any = _LeftOut(None)
-_CACHE_DIR: Any = _LeftOut(None)
+from poet._errors import ArgumentError, NotBuiltError, StoreWarning
+from poet._live import check_step, close_session, no_ops_error, run_step, verify_wanted
+from poet._memory import give_memory_back
+from poet._planning import PlanningOptions, StepPlanner
+from poet._solve import flag, parse_objective
+from poet._store import page_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +50,20 @@ class StepStats:
         replayed_ops: operators that were run again.
         replay_seconds: time that they took.
         evictions: times that a value's memory was released before its end.
+        planned_page_outs: times that a value was moved to secondary storage by the plan.
+        planned_page_ins: times that a value was read back by the plan.
+        unplanned_page_ins: times that a value was read back because something touched it.
+        moved_between_steps: values that were put away for the time between two steps.
+        skipped_page_outs: times that a value that is not poet's to release stayed in memory.
+        failed_page_outs: times that a value stayed in memory because the store failed.
+        failed_page_ins: times that the store failed to give a value back.
+        paged_out_bytes: bytes written.
+        paged_in_bytes: bytes read.
+        transfer_seconds: time that transfers took.
+        repaired_chunks: damaged pieces of the store that were mended.
+        paging_trouble: the store's last failure; "" when there was none.
         plan_switches: changes from one variant's plan to another's within a step.
+        plans_from_cache: plans that an earlier run had solved for.
         message: the planner's last word where there is no plan; "" otherwise.
     """
 
@@ -80,7 +82,20 @@ class StepStats:
     replayed_ops: int
     replay_seconds: float
     evictions: int
+    planned_page_outs: int
+    planned_page_ins: int
+    unplanned_page_ins: int
+    moved_between_steps: int
+    skipped_page_outs: int
+    failed_page_outs: int
+    failed_page_ins: int
+    paged_out_bytes: int
+    paged_in_bytes: int
+    transfer_seconds: float
+    repaired_chunks: int
+    paging_trouble: str
     plan_switches: int
+    plans_from_cache: int
     message: str
 
 
@@ -92,34 +107,29 @@ class WrappedStep:
     def __init__(
         self,
         train_step: Callable[..., Any],
+        options: PlanningOptions,
         *,
-        ram_budget: ByteBudget,
-        runtime_budget: TimeBudget | None,
-        platform: str,
         background: bool,
-        time_limit_s: float,
         verbose: bool,
     ) -> None:
         functools.update_wrapper(self, train_step)
         self._step = train_step
-        self._ram_budget = ram_budget
-        self._runtime_budget = runtime_budget
-        self._platform = platform
+        self._options = options
         self._background = background
-        self._time_limit_s = time_limit_s
         self._verbose = verbose
-        self._device = _C.DeviceProfile.by_name(platform)
         self._session = _C.Session(verify=verify_wanted())
+        if options.page_folder is not None:
+            self._session.set_store(options.page_folder)
+        self._planner = StepPlanner(self._session, options, self._say)
+        self._prepared = False
         self._lock = threading.Lock()
-        self._schedules: dict[int, _C.Schedule] = {}
+        self._seen: set[int] = set()  # variants that the cache was asked about
+        self._asked: set[int] = set()  # variants that a plan is or was solved for
         self._latest: int | None = None  # variant of the last planned step
         self._last_graph: int | None = None
-        self._largest_peak = 0
         self._thread: threading.Thread | None = None
         self._waiting: list[int] = []
         self._error: BaseException | None = None
-        self._message = ""
-        self._warned = False
         self._closed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,6 +139,9 @@ class WrappedStep:
             self._closed or _C.is_listening()
         ):  # a wrapped step inside a wrapped step: the outer one rules
             return self._step(*args, **kwargs)
+        if not self._prepared:
+            self._prepared = True
+            self._planner.prepare()
         result, report = run_step(self._session, self._step, args, kwargs)
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
@@ -140,15 +153,19 @@ class WrappedStep:
         if variant is None:
             return
         self._last_graph = variant
-        if variant in self._schedules:
+        known = False
+        if variant not in self._seen:
+            self._seen.add(variant)
+            known = self._planner.look_up(variant)
+        if variant in self._planner.schedules:
             self._latest = variant
-        if not report["newly_stable"]:
-            return
-        self._say(f"step traced: {report['num_ops']} operators; planning")
-        if self._background:
-            self._plan_later(variant)
-        else:
-            self._plan(variant)
+        elif (known or report["newly_stable"]) and variant not in self._asked:
+            self._asked.add(variant)
+            self._say(f"step traced: {report['num_ops']} operators; planning")
+            if self._background:
+                self._plan_later(variant)
+            else:
+                self._plan(variant)
 
     def _plan_later(self, variant: int) -> None:
         with self._lock:
@@ -175,48 +192,8 @@ class WrappedStep:
                 return
 
     def _plan(self, variant: int) -> None:
-        graph = self._session.graph_of(variant)
-        self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
-        budget = parse_bytes(self._ram_budget, plain_peak_bytes=self._largest_peak)
-        schedule = solve(
-            graph=graph,
-            platform=self._platform,
-            ram_budget=budget,
-            runtime_budget=self._runtime_budget,
-            time_limit_s=self._time_limit_s,
-        )
-        self._schedules[variant] = schedule
+        self._planner.plan(variant)
         self._latest = variant
-        if schedule.status in (Status.OPTIMAL, Status.FEASIBLE):
-            self._session.set_plan(variant, schedule, self._device)
-            self._message = ""
-            extra = 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
-            self._say(
-                f"plan in force: peak {format_bytes(schedule.peak_bytes)} of "
-                f"{format_bytes(budget)}, {extra:+.1f} % time predicted"
-            )
-            return
-        self._session.set_unplannable(variant)
-        self._message = schedule.message or f"the planner ended with status {schedule.status}"
-        self._warn_without_plan(schedule, budget)
-
-    def _warn_without_plan(self, schedule: _C.Schedule, budget: int) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        least = schedule.least_ram_budget
-        advice = (
-            f"The least budget that has a plan is {least} bytes ({format_bytes(least)})."
-            if least
-            else ""
-        )
-        warnings.warn(
-            f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, "
-            "outside the budget.",
-            BudgetWarning,
-            stacklevel=4,
-        )
 
     def _raise_background_error(self) -> None:
         with self._lock:
@@ -231,7 +208,7 @@ class WrappedStep:
     @property
     def schedule(self) -> _C.Schedule | None:
         """The schedule of the last step's variant, whatever its status; None before the first."""
-        return None if self._latest is None else self._schedules.get(self._latest)
+        return None if self._latest is None else self._planner.schedules.get(self._latest)
 
     @property
     def graph(self) -> _C.Graph | None:
@@ -246,9 +223,16 @@ class WrappedStep:
         with self._lock:
             planning = self._thread is not None
         plans = sum(
-            s.status in (Status.OPTIMAL, Status.FEASIBLE) for s in list(self._schedules.values())
+            s.status in (Status.OPTIMAL, Status.FEASIBLE)
+            for s in list(self._planner.schedules.values())
         )
-        return StepStats(plans=plans, planning=planning, message=self._message, **counters)
+        return StepStats(
+            plans=plans,
+            planning=planning,
+            plans_from_cache=self._planner.plans_from_cache,
+            message=self._planner.message,
+            **counters,
+        )
 
     def wait_for_plan(self, timeout: float | None = None) -> bool:
         """Waits until no plan is being solved for; False if `timeout` seconds did not suffice."""
@@ -260,10 +244,17 @@ class WrappedStep:
         return thread is None or not thread.is_alive()
 
     def close(self) -> None:
-        """Ends planning. Calls after this run the plain step. May be called more than once."""
+        """Ends planning, and brings back what is away between steps.
+
+        Calls after this run the plain step. May be called more than once.
+
+        Raises:
+            StoreError: a value could not be read back; it is still in the store.
+        """
         with self._lock:
             self._closed = True
             self._waiting.clear()
+        close_session(self._session)
 
     def __enter__(self) -> WrappedStep:
         return self
@@ -278,7 +269,7 @@ class WrappedStep:
 
     def __repr__(self) -> str:
         name = getattr(self._step, "__qualname__", repr(self._step))
-        return f"<poet.WrappedStep of {name}, ram_budget={self._ram_budget!r}>"
+        return f"<poet.WrappedStep of {name}, ram_budget={self._options.ram_budget!r}>"
 
 
 def wrap(
@@ -288,12 +279,13 @@ def wrap(
     runtime_budget: TimeBudget | None = None,
     method: str = "poet",
     platform: str = "host",
+    minimize: str = "energy",
     recompute: bool = True,
-    paging: bool = _PAGING,
+    paging: bool = True,
     background: bool = True,
     time_limit_s: float = 60,
-    page_dir: str | None = _PAGE_DIR,
-    cache_dir: str | None = _CACHE_DIR,
+    page_dir: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | bool | None = True,
     hard: bool = False,
     verbose: bool = False,
 ) -> WrappedStep:
@@ -305,9 +297,18 @@ def wrap(
 
     The first calls run as they are and are recorded (two alike are needed, which is usually so
     after the third). Then a plan is solved for, and every later call follows it: values are
-    released and recomputed so that no more than `ram_budget` bytes are resident at once. A call
-    that does something else than was recorded is brought back to plain training where it departs;
-    a variant of the step that comes again (gradient accumulation) gets a plan of its own.
+    released and recomputed, or moved to secondary storage and back, so that no more than
+    `ram_budget` bytes are resident at once. A call that does something else than was recorded is
+    brought back to plain training where it departs; a variant of the step that comes again
+    (gradient accumulation) gets a plan of its own.
+
+    Plans, the times they were made for and the speed of the storage are kept in `cache_dir`. A
+    later run of the same script starts planned: its first call that looks as one did before is
+    recorded, and the next one follows the plan, which the simulator has checked again.
+
+    The first use of wrap in a process fixes the size from which the C library gives freed memory
+    back to the system (M_MMAP_THRESHOLD of glibc) at 128 KiB; otherwise the process would keep what
+    a plan frees. POET_MMAP_THRESHOLD sets another number of bytes, 0 leaves the allocator alone.
 
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.
@@ -316,12 +317,18 @@ def wrap(
         runtime_budget: a ratio to the plain step's time (1.3) or seconds as "1.5s". None: no limit.
         method: how to plan; "poet" is the only one so far.
         platform: the device profile; "host" is the only one so far.
-        recompute: recompute values. Must be True: nothing else can make room so far.
-        paging: move values to secondary storage. Not built yet: leave it out or pass False.
+        minimize: "energy", "time" or "memory".
+        recompute: plans may run operators again.
+        paging: plans may move values to secondary storage. The first call measures how fast it is,
+            which takes about a second, once for each folder and machine.
         background: solve while training goes on without a plan; False: wait for the plan.
         time_limit_s: seconds that solving may take.
-        page_dir: where paged values would go. Not built yet: leave it out.
-        cache_dir: where plans would be kept. Not built yet: leave it out.
+        page_dir: a folder on a disk, for a file without a name that holds paged values; it goes
+            when the step does. None: the system's folder for temporary files; where that takes no
+            page file (it often lies in RAM), nothing is paged, and a warning says so.
+        cache_dir: the folder of what lasts between runs; it may be new. True: the user's cache
+            folder ($POET_CACHE_DIR, else $XDG_CACHE_HOME/poet, else ~/.cache/poet). None or False:
+            nothing lasts.
         hard: stop the step rather than exceed the budget. Not built yet: leave it out.
         verbose: say on stderr what happens.
 
@@ -330,11 +337,14 @@ def wrap(
         `stats`, `wait_for_plan()` and `close()`, and is a context manager.
 
     Raises:
-        ArgumentError: an argument makes no sense.
+        ArgumentError: an argument makes no sense; `page_dir` takes no page file; nothing is left
+            that could make room, because recompute and paging are both off.
         NotBuiltError: an option was asked for that does not exist yet.
 
     Warns:
         BudgetWarning: once, when there is no plan within the budget. Training goes on plainly.
+        StoreWarning: nothing is paged although it was asked for, with the reason.
+        CacheWarning: an entry of the cache was damaged and dropped, or nothing can be kept.
     """
     call = check_step(train_step)
     if isinstance(train_step, WrappedStep):
@@ -342,31 +352,65 @@ def wrap(
             "train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself."
         )
     _check_method(method)
-    _refuse_unbuilt(
-        {
-            "paging=True": not isinstance(paging, _LeftOut) and paging is not False,
-            "page_dir": not isinstance(page_dir, _LeftOut) and page_dir is not None,
-            "cache_dir": not isinstance(cache_dir, _LeftOut) and cache_dir is not None,
-            "hard=True": hard is not False,
-            "recompute=False": recompute is not True,
-        }
-    )
+    if hard is not False:
+        raise NotBuiltError("hard=True: expected it to be left out; this option is not built yet.")
     # Found wrong now rather than after the first step.
+    _C.DeviceProfile.by_name(platform)
     parse_bytes(ram_budget, plain_peak_bytes=1 << 40)
     if runtime_budget is not None:
         parse_runtime(runtime_budget, plain_seconds=1.0)
-    positive_number(time_limit_s, "time_limit_s", "seconds above 0")
-    for name, flag in (("background", background), ("verbose", verbose)):
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name}: expected True or False; got {flag!r}.")
-    return WrappedStep(
-        call,
+    flag(background, "background")
+    flag(verbose, "verbose")
+    options = PlanningOptions(
+        platform=platform,
         ram_budget=ram_budget,
         runtime_budget=runtime_budget,
-        platform=platform,
-        background=background,
-        time_limit_s=time_limit_s,
-        verbose=verbose,
+        minimize=parse_objective(minimize),
+        recompute=flag(recompute, "recompute"),
+        page_folder=_folder_for_pages(recompute, flag(paging, "paging"), page_dir),
+        cache=open_cache(cache_dir),
+        time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
+    )
+    give_memory_back()
+    return WrappedStep(call, options, background=background, verbose=verbose)
+
+
+def _folder_for_pages(
+    recompute: bool, paging: bool, page_dir: str | os.PathLike[str] | None
+) -> str | None:
+    """The folder for paged values; None where nothing is to be paged."""
+    if not paging:
+        if page_dir is not None:
+            raise ArgumentError(
+                f"page_dir: expected None beside paging=False; got {page_dir!r}. Leave one of "
+                "them out."
+            )
+        if not recompute:
+            raise ArgumentError(
+                "recompute, paging: expected at least one of them to be on; with both off nothing "
+                "could make room. Leave one of them out."
+            )
+        return None
+    try:
+        return page_folder(page_dir)
+    except ArgumentError as error:
+        if page_dir is not None:
+            raise
+        if not recompute:
+            raise ArgumentError(
+                f"recompute=False: expected a folder for paged values then. {error}"
+            ) from error
+        _warn_of_no_folder(str(error))
+        return None
+
+
+@functools.cache  # once for each reason
+def _warn_of_no_folder(why: str) -> None:
+    warnings.warn(
+        f"poet pages nothing to secondary storage, it only recomputes: {why} Pass page_dir= a "
+        "folder on a disk, or paging=False to say that this is fine.",
+        StoreWarning,
+        stacklevel=4,
     )
 
 
@@ -375,14 +419,6 @@ def _check_method(method: object) -> None:
         raise NotBuiltError(
             f'method: expected "poet"; got {method!r}. Other methods are not built yet.'
         )
-
-
-def _refuse_unbuilt(asked_for: dict[str, bool]) -> None:
-    for option, asked in asked_for.items():
-        if asked:
-            raise NotBuiltError(
-                f"{option}: expected it to be left out; this option is not built yet."
-            )
 
 
 __all__ = ["StepStats", "WrappedStep", "wrap"]

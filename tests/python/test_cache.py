@@ -105,7 +105,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         (packed({"key": {"name": "other"}, "payload": PAYLOAD}), "something else"),
         (packed({"key": KEY, "payload": [1]}), "no payload"),
         (packed([KEY, PAYLOAD]), "something else"),
-        (b"poet-cache 1 " + hashlib.sha256(b"x").hexdigest().encode() + b"\nx", "unpacked"),
+        (b"poet-cache 1 " + hashlib.sha256(b"x").hexdigest().encode() + b"\nx", "unpack"),
     ],
 )
 def test_strange_entries_are_dropped_with_one_warning(
@@ -382,7 +382,7 @@ def test_the_second_run_starts_planned(tmp_path: Path) -> None:
     assert plain == first == second
     assert kept == schedule
     assert str(kept).startswith(str(schedule).splitlines()[0])
-    assert kept.graph is not None
+    assert kept.traced_graph is not None
 
 
 @pytest.mark.parametrize(

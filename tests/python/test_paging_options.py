@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -214,9 +215,11 @@ print(_memory.fixed_mmap_threshold(), kept())
 
 
 def threshold(how: str, **environment: str) -> tuple[str, int]:
+    malloc = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "POET_MMAP_THRESHOLD")
+    inherited = {name: value for name, value in os.environ.items() if name not in malloc}
     done = subprocess.run(
         [sys.executable, "-c", THRESHOLD, how],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)} | environment,
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=120,
