@@ -81,6 +81,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
   }
   findStages();
   findReplays(table, options);
+  std::sort(away.begin(), away.end());
   linkReplays(table);
   findUses(table);
   findFixed();
@@ -320,8 +321,11 @@ void Problem::findUses(const RecipeTable& table) {
       const bool until_death =
           death < graph_->endOfStep() && (value.recipe < 0 || table.mustEndResident(value.id));
       if (until_death && death.index > value.first_stage &&
-          (value.use_stages.empty() || value.use_stages.back() < death.index))
+          (value.use_stages.empty() || value.use_stages.back() < death.index)) {
         use(death.index);
+        // A schedule may leave it in the store instead, at the price of the page_out alone.
+        if (value.page >= 0) exact = false;
+      }
       if (value.at_end) use(endStage());
     }
     if (value.first_stage >= 0) stages[static_cast<size_t>(value.first_stage)].born.push_back(v);

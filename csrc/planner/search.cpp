@@ -27,6 +27,7 @@ constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
 constexpr int64_t kFirstBurst = 300000;
 constexpr int64_t kBurst = 1000000;
 constexpr double kHot = 3, kCold = 0.15;
+constexpr double kRoundUp = 0.35;
 // The program.
 constexpr int kAncestors = 12;
 constexpr int kNear = 2;
@@ -61,7 +62,10 @@ class PlanSearch {
     annealOnce(kFirstBurst, kHot);
     annealOnce(kFirstBurst, kCold);
     while (!finished()) {
-      if (!program_ || stale_) rebuildProgram();
+      if (!program_ || stale_) {
+        rebuildProgram();
+        annealFromRelaxation();
+      }
       if (finished()) break;
       solveWindows();
       if (turn_ > 0) solveWholeProgram();
@@ -149,9 +153,11 @@ class PlanSearch {
     return best - std::max<int64_t>(1, gap >> (2 + turn_ % 4));
   }
 
-  void annealOnce(int64_t moves, double hottest) {
+  void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
+
+  void annealFrom(const ReplayPlan& start, int64_t moves, double hottest) {
     if (finished()) return;
-    const AnnealingResult result = anneal(problem_, current(),
+    const AnnealingResult result = anneal(problem_, start,
                                           {.budget_bytes = annealingBudget(),
                                            .replay_seconds_limit = goal_.replay_seconds_limit,
                                            .most_moves = moves,
@@ -195,6 +201,22 @@ class PlanSearch {
             .window_seconds = kWindowSeconds, .threads = limits_.threads, .seed = seed_});
     stale_ = false;
     whole_tried_ = false;
+  }
+
+  // Where transfers take the place of recomputes the relaxed program is nearly whole: its rounded
+  // point keeps no budget, but a cold search soon mends that.
+  void annealFromRelaxation() {
+    if (goal_.least_peak || relaxation_.x.empty() || !problem_.pages() || finished()) return;
+    std::vector<double> x = relaxation_.x;
+    for (const MicroStep& step : program_->steps()) {
+      if (step.replay < 0) continue;
+      double& r = x[static_cast<size_t>(step.column)];
+      r = r >= kRoundUp ? 1 : 0;
+    }
+    ReplayPlan plan = program_->planOf(x);
+    dropUselessReplays(problem_, plan);
+    annealFrom(plan, kFirstBurst, kCold);
+    stale_ = false;  // the next program may have its candidates: this one is still good
   }
 
   void solveWindows() {

@@ -17,10 +17,14 @@ using Mask = uint32_t;
 
 class Search {
  public:
-  Search(const Graph& graph, const DeviceProfile& profile, int64_t budget)
-      : graph_(graph), profile_(profile), budget_(budget), table_(graph) {
+  Search(const Graph& graph, const DeviceProfile& profile, int64_t budget, const Allowed& allowed)
+      : graph_(graph), profile_(profile), budget_(budget), allowed_(allowed), table_(graph) {
     for (int64_t i = 0; i < graph.numValues(); ++i) {
-      bit_.push_back(table_.recipeOf(ValueId(i)) >= 0 ? static_cast<int>(values_.size()) : -1);
+      const ValueId v(i);
+      const bool may_leave =
+          (allowed.recompute && table_.recipeOf(v) >= 0) ||
+          (allowed.paging && graph.value(v).evictable && graph.value(v).death.valid());
+      bit_.push_back(may_leave ? static_cast<int>(values_.size()) : -1);
       if (bit_.back() >= 0) values_.push_back(ValueId(i));
     }
     if (values_.size() > 20)
@@ -36,14 +40,19 @@ class Search {
   }
 
   std::optional<double> run() {
-    push(0, {0, 0, 0});
+    State start{0, 0, 0, 0};
+    for (const ValueId v : values_) {
+      if (graph_.value(v).producer == kNoOp) start.resident |= bitOf(v);
+    }
+    push(0, start);
     while (!queue_.empty()) {
       const auto [cost, state] = queue_.top();
       queue_.pop();
       if (cost > best_.at(state)) continue;
       if (state.next == graph_.numOps() && atEnd(state)) return cost;
       freeOne(cost, state);
-      replayOne(cost, state);
+      if (allowed_.recompute) replayOne(cost, state);
+      if (allowed_.paging) pageOne(cost, state);
       if (state.next < graph_.numOps()) runNext(cost, state);
     }
     return std::nullopt;
@@ -54,6 +63,7 @@ class Search {
     int64_t next;
     Mask resident;
     Mask generators;
+    Mask stored;  // good copies
     auto operator<=>(const State&) const = default;
   };
   using Entry = std::pair<double, State>;
@@ -110,8 +120,42 @@ class Search {
     for (size_t i = 0; i < values_.size(); ++i) {
       const auto& writers = graph_.writersOf(values_[i]);
       const bool written_later = !writers.empty() && writers.back().index >= state.next;
-      if ((state.resident >> i & 1) && !written_later) {
-        push(cost, {state.next, state.resident & ~(Mask{1} << i), state.generators});
+      // What can come back from the store only must be there, while the program has it.
+      const bool stored = state.stored >> i & 1;
+      const bool recipe = allowed_.recompute && table_.recipeOf(values_[i]) >= 0;
+      const bool dead = graph_.value(values_[i]).death.index < state.next;
+      if (!(state.resident >> i & 1)) continue;
+      if (stored || dead || (recipe && !written_later)) {
+        push(cost, {state.next, state.resident & ~(Mask{1} << i), state.generators, state.stored});
+      }
+    }
+  }
+
+  double priceOf(double transfer_seconds) const {
+    if (!allowed_.joules) return transfer_seconds;
+    return transfer_seconds * (profile_.alwaysWatts() + profile_.store_watts);
+  }
+  double priceOfReplay(double seconds) const {
+    return allowed_.joules ? seconds * (profile_.busyWatts() + profile_.alwaysWatts()) : seconds;
+  }
+
+  void pageOne(double cost, const State& state) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const Mask bit = Mask{1} << i;
+      const int64_t bytes = graph_.value(values_[i]).bytes;
+      const bool made = graph_.value(values_[i]).producer.index < state.next;
+      const bool gone = table_.recipeOf(values_[i]) < 0 &&
+                        graph_.value(values_[i]).death.index < state.next;
+      if (!graph_.value(values_[i]).evictable || !made || gone) continue;
+      State after = state;
+      if (!(state.stored & bit)) {
+        if (!(state.resident & bit)) continue;
+        after.stored |= bit;
+        push(cost + priceOf(profile_.pageOutSeconds(bytes)), after);
+      } else if (!(state.resident & bit)) {
+        after.resident |= bit;
+        if (bytesOf(after) > budget_) continue;
+        push(cost + priceOf(profile_.pageInSeconds(bytes)), after);
       }
     }
   }
@@ -143,7 +187,7 @@ class Search {
       double seconds = 0;
       for (const ValueId v : recipe.outputs) after.resident |= bitOf(v);
       for (const OpId op : recipe.ops) seconds += profile_.replaySeconds(graph_.op(op));
-      push(cost + seconds, after);
+      push(cost + priceOfReplay(seconds), after);
     }
   }
 
@@ -163,6 +207,10 @@ class Search {
       if (bytesOf(during) + madeBytes(op) + graph_.op(op).workspace_bytes > budget_) continue;
       during.next += 1;
       for (const ValueId v : graph_.madeBy(op)) during.resident |= bitOf(v);
+      for (const ValueId v : graph_.op(op).mutates) during.stored &= ~bitOf(v);
+      for (const ValueId v : values_) {  // natural deaths; a replay may have kept what has a recipe
+        if (graph_.value(v).death == op && table_.recipeOf(v) < 0) during.resident &= ~bitOf(v);
+      }
       push(cost, during);
     }
   }
@@ -170,6 +218,7 @@ class Search {
   const Graph& graph_;
   const DeviceProfile& profile_;
   const int64_t budget_;
+  const Allowed allowed_;
   const RecipeTable table_;
   std::vector<int> bit_;         // by value
   std::vector<ValueId> values_;  // with a recipe
@@ -183,7 +232,12 @@ class Search {
 
 std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile,
                                               int64_t budget_bytes) {
-  return Search(graph, profile, budget_bytes).run();
+  return exhaustiveExtra(graph, profile, budget_bytes, {});
+}
+
+std::optional<double> exhaustiveExtra(const Graph& graph, const DeviceProfile& profile,
+                                      int64_t budget_bytes, const Allowed& allowed) {
+  return Search(graph, profile, budget_bytes, allowed).run();
 }
 
 std::optional<int64_t> exhaustivePeak(const Graph& graph, const DeviceProfile& profile,

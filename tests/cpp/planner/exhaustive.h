@@ -1,4 +1,5 @@
-// The truth for small graphs: Dijkstra over (next op, resident values, kept generator states).
+// The truth for small graphs: Dijkstra over (next op, resident values, kept generator states, good
+// copies in the store).
 //
 // It allows everything that Note [Semantics of a schedule] allows: first executions in traced
 // order; any recipe replayed again whenever its inputs are resident in the versions that its ops
@@ -19,6 +20,16 @@ namespace poet::testing {
 // with recipes.
 std::optional<double> exhaustiveReplaySeconds(const Graph& graph, const DeviceProfile& profile,
                                               int64_t budget_bytes);
+
+// With transfers: every evictable value may be paged, at any time, in any version. Least joules
+// beyond those of plain training (`joules`), or seconds. Without DMA and wake-ups.
+struct Allowed {
+  bool recompute = true;
+  bool paging = false;
+  bool joules = false;
+};
+std::optional<double> exhaustiveExtra(const Graph& graph, const DeviceProfile& profile,
+                                      int64_t budget_bytes, const Allowed& allowed);
 
 // Least budget for which replays take at most `limit` seconds (no limit: any). Nullopt where even
 // plain memory will not do.

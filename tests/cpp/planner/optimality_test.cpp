@@ -56,6 +56,17 @@ void checkSchedule(const Graph& graph, const DeviceProfile& profile, const Solve
   }
 }
 
+DeviceProfile storeProfile(uint64_t seed) {
+  std::mt19937_64 random(seed * 31 + 7);
+  DeviceProfile profile = testProfile();
+  profile.store_watts = static_cast<double>(seed % 3);
+  profile.store_read_rate = std::uniform_real_distribution<double>(0.5, 8)(random);
+  profile.store_write_rate = std::uniform_real_distribution<double>(0.5, 8)(random);
+  profile.store_read_latency_seconds = 0.25;
+  profile.store_write_latency_seconds = 0.5;
+  return profile;
+}
+
 struct Case {
   explicit Case(uint64_t seed)
       : graph(randomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
@@ -162,6 +173,50 @@ TEST(Optimality, LeastBudgetHasAPlanAndOneByteLessHasNone) {
     checkSchedule(c.graph, c.profile, c.options, found);
     EXPECT_TRUE(found.hasPlan());
   }
+}
+
+// Recompute and paging, paging alone, and neither: against a search that may page any version at
+// any time.
+TEST(Optimality, PagingAgreesWithAnExhaustiveSearch) {
+  int optimal = 0, infeasible = 0, paged = 0, cases = 0;
+  for (int seed = 0; seed < numCases() / 2; ++seed) {
+    SCOPED_TRACE(seed);
+    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 40000);
+    if (graph.numValues() > 13) continue;  // the truth would take minutes
+    const DeviceProfile profile = storeProfile(static_cast<uint64_t>(seed));
+    const SimulationResult plain = simulatePlain(graph, profile);
+    SolveOptions options;
+    options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
+    options.recompute = seed % 3 != 0;
+    options.time_limit_seconds = 20;
+    options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes * (45 + seed % 50) / 100);
+    const Schedule schedule = solve(graph, profile, options);
+    checkSchedule(graph, profile, options, schedule);
+    const testing::Allowed allowed{.recompute = options.recompute,
+                                   .paging = true,
+                                   .joules = options.minimize == Objective::kEnergy};
+    const auto truth = testing::exhaustiveExtra(graph, profile, options.ram_budget_bytes, allowed);
+    ++cases;
+    if (!truth) {
+      EXPECT_FALSE(schedule.hasPlan());
+      infeasible += schedule.status == Status::kInfeasible;
+      continue;
+    }
+    EXPECT_NE(schedule.status, Status::kInfeasible);
+    if (!schedule.hasPlan()) continue;
+    const double extra = allowed.joules ? schedule.energy_joules - plain.energy_joules
+                                        : schedule.makespan_seconds - plain.makespan_seconds;
+    EXPECT_GE(extra, *truth - 1e-6);
+    if (schedule.status == Status::kOptimal) EXPECT_NEAR(extra, *truth, 1e-5);
+    const double bound =
+        *schedule.bound - (allowed.joules ? plain.energy_joules : plain.makespan_seconds);
+    if (schedule.bound_scope == "all") EXPECT_LE(bound, *truth + 1e-5);
+    optimal += schedule.status == Status::kOptimal;
+    paged += schedule.countActions(ActionKind::kPageIn) > 0;
+  }
+  std::printf("%d cases: %d optimal, %d infeasible, %d paged\n", cases, optimal, infeasible, paged);
+  EXPECT_GT(optimal, cases / 3);
+  EXPECT_GT(paged, 0);
 }
 
 }  // namespace
