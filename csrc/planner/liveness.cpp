@@ -64,7 +64,7 @@ void Liveness::sumExcess() {
 }
 
 int64_t Liveness::peakBytes() const {
-  int64_t peak = 0;
+  int64_t peak = problem_.start_bytes;
   for (size_t t = 0; t < need_.size(); ++t) peak = std::max(peak, need_[t] + generators_[t]);
   return wrong_start_ > 0 ? std::numeric_limits<int64_t>::max() : peak;
 }

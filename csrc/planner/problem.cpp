@@ -401,9 +401,15 @@ void Problem::findFloor() {
     }
   }
   std::partial_sum(forced.begin(), forced.end(), forced.begin());
+  start_bytes = stages.front().fixed_before_bytes;
+  for (const Evictable& value : values) {
+    if (value.first_stage < 0 && !value.starts_away) start_bytes += value.bytes;
+  }
+  floor_bytes = start_bytes;
+  floor_op = stages.front().op;
   for (size_t t = 0; t < stages.size(); ++t) {
     const int64_t bytes = stages[t].fixed_during_bytes + forced[t];
-    if (bytes > floor_bytes || t == 0) {
+    if (bytes > floor_bytes) {
       floor_bytes = bytes;
       floor_op = stages[t].op;
     }

@@ -151,6 +151,8 @@ class Problem {
   // schedule.
   bool exact = true;
 
+  int64_t start_bytes = 0;  // resident when the step begins, before anything can be paged out
+
   // What every schedule needs, whatever it recomputes: the greatest stage's inputs, outputs,
   // workspace and what cannot be away at that moment.
   int64_t floor_bytes = 0;

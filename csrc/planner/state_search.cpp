@@ -38,6 +38,8 @@ class StateSearch {
     if (problem_.numValues() > kMostValues || generator_stages_.size() > kMostGenerators) {
       return result;
     }
+    result.complete = problem_.start_bytes > budget_;
+    if (result.complete) return result;
     State start;
     for (int v = 0; v < problem_.numValues(); ++v) {
       const Evictable& value = problem_.values[static_cast<size_t>(v)];

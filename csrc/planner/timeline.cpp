@@ -141,6 +141,8 @@ class Builder {
 
   void sumUp() {
     int64_t resident = 0;
+    timeline_.peak_bytes = problem_.start_bytes;
+    timeline_.peak_op = problem_.stages.front().op;
     for (size_t s = 0; s < timeline_.steps.size(); ++s) {
       TimelineStep& step = timeline_.steps[s];
       const Stage& stage = problem_.stages[static_cast<size_t>(step.stage)];
@@ -150,7 +152,7 @@ class Builder {
                         ? stage.fixed_during_bytes
                         : stage.fixed_before_bytes +
                               problem_.replays[static_cast<size_t>(step.replay)].replay_bytes;
-      if (step.bytes > timeline_.peak_bytes || s == 0) {
+      if (step.bytes > timeline_.peak_bytes) {
         timeline_.peak_bytes = step.bytes;
         timeline_.peak_op = stage.op;
       }

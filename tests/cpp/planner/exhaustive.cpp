@@ -44,6 +44,7 @@ class Search {
     for (const ValueId v : values_) {
       if (graph_.value(v).producer == kNoOp) start.resident |= bitOf(v);
     }
+    if (bytesOf(start) > budget_) return std::nullopt;
     push(0, start);
     while (!queue_.empty()) {
       const auto [cost, state] = queue_.top();
@@ -144,8 +145,8 @@ class Search {
       const Mask bit = Mask{1} << i;
       const int64_t bytes = graph_.value(values_[i]).bytes;
       const bool made = graph_.value(values_[i]).producer.index < state.next;
-      const bool gone = table_.recipeOf(values_[i]) < 0 &&
-                        graph_.value(values_[i]).death.index < state.next;
+      const bool gone =
+          table_.recipeOf(values_[i]) < 0 && graph_.value(values_[i]).death.index < state.next;
       if (!graph_.value(values_[i]).evictable || !made || gone) continue;
       State after = state;
       if (!(state.stored & bit)) {

@@ -207,10 +207,14 @@ TEST(Optimality, PagingAgreesWithAnExhaustiveSearch) {
     const double extra = allowed.joules ? schedule.energy_joules - plain.energy_joules
                                         : schedule.makespan_seconds - plain.makespan_seconds;
     EXPECT_GE(extra, *truth - 1e-6);
-    if (schedule.status == Status::kOptimal) EXPECT_NEAR(extra, *truth, 1e-5);
+    if (schedule.status == Status::kOptimal) {
+      EXPECT_NEAR(extra, *truth, 1e-5);
+    }
     const double bound =
         *schedule.bound - (allowed.joules ? plain.energy_joules : plain.makespan_seconds);
-    if (schedule.bound_scope == "all") EXPECT_LE(bound, *truth + 1e-5);
+    if (schedule.bound_scope == "all") {
+      EXPECT_LE(bound, *truth + 1e-5);
+    }
     optimal += schedule.status == Status::kOptimal;
     paged += schedule.countActions(ActionKind::kPageIn) > 0;
   }
