@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import sys
@@ -27,76 +26,8 @@ from poet._live import check_step, close_session, no_ops_error, run_step, verify
 from poet._memory import give_memory_back
 from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
+from poet._stats import StepStats
 from poet._store import page_folder
-
-
-@dataclasses.dataclass(frozen=True)
-class StepStats:
-    """What has happened to a wrapped step so far.
-
-    Attributes:
-        steps: calls so far.
-        traced_steps: calls that were recorded from beginning to end.
-        followed_steps: calls that followed a plan from beginning to end.
-        departures: calls that left their plan on the way and went on without one.
-        failed_steps: calls that ended in an exception.
-        last_departure: why the last departure happened; "" when there was none.
-        variants: different operator streams seen (gradient accumulation has two, say).
-        plans: variants that have a plan in force.
-        planning: a plan is being solved for in the background.
-        planned_recomputes: times that a value was recomputed because the plan says so.
-        unplanned_recomputes: times that a value was recomputed because something touched it.
-        first_unplanned: what needed the first of them; "" when nothing did.
-        replayed_ops: operators that were run again.
-        replay_seconds: time that they took.
-        evictions: times that a value's memory was released before its end.
-        planned_page_outs: times that a value was moved to secondary storage by the plan.
-        planned_page_ins: times that a value was read back by the plan.
-        unplanned_page_ins: times that a value was read back because something touched it.
-        moved_between_steps: values that were put away for the time between two steps.
-        skipped_page_outs: times that a value that is not poet's to release stayed in memory.
-        failed_page_outs: times that a value stayed in memory because the store failed.
-        failed_page_ins: times that the store failed to give a value back.
-        paged_out_bytes: bytes written.
-        paged_in_bytes: bytes read.
-        transfer_seconds: time that transfers took.
-        repaired_chunks: damaged pieces of the store that were mended.
-        paging_trouble: the store's last failure; "" when there was none.
-        plan_switches: changes from one variant's plan to another's within a step.
-        plans_from_cache: plans that an earlier run had solved for.
-        message: the planner's last word where there is no plan; "" otherwise.
-    """
-
-    steps: int
-    traced_steps: int
-    followed_steps: int
-    departures: int
-    failed_steps: int
-    last_departure: str
-    variants: int
-    plans: int
-    planning: bool
-    planned_recomputes: int
-    unplanned_recomputes: int
-    first_unplanned: str
-    replayed_ops: int
-    replay_seconds: float
-    evictions: int
-    planned_page_outs: int
-    planned_page_ins: int
-    unplanned_page_ins: int
-    moved_between_steps: int
-    skipped_page_outs: int
-    failed_page_outs: int
-    failed_page_ins: int
-    paged_out_bytes: int
-    paged_in_bytes: int
-    transfer_seconds: float
-    repaired_chunks: int
-    paging_trouble: str
-    plan_switches: int
-    plans_from_cache: int
-    message: str
 
 
 class WrappedStep:
