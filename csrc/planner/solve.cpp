@@ -191,8 +191,45 @@ class SolveRun {
     OpId op;
   };
   Floor exactFloor() const {
+    if (problem_.pages()) return pagingFloor();
     const Problem every(graph_, table_, profile_, problemOptions(0, options_, problem_.away));
     return {every.floor_bytes, every.floor_op};
+  }
+
+  // With a store everything evictable may be away whenever nothing touches it, in any version.
+  Floor pagingFloor() const {
+    Floor floor{problem_.start_bytes, OpId(0)};
+    const auto raise = [&](int64_t bytes, OpId op) {
+      if (bytes > floor.bytes) floor = {bytes, op};
+    };
+    std::vector<int64_t> stays(static_cast<size_t>(graph_.numOps()) + 2, 0);
+    for (const Value& value : graph_.values()) {
+      if (value.evictable || !value.death.valid()) continue;
+      stays[value.producer.valid() ? static_cast<size_t>(value.producer.index) + 1 : 0] +=
+          value.bytes;
+      stays[static_cast<size_t>(std::min(value.death, graph_.endOfStep()).index) + 1] -=
+          value.bytes;
+    }
+    int64_t resident = graph_.baseBytes();
+    for (int64_t k = 0; k < graph_.numOps(); ++k) {
+      const OpId op(k);
+      resident += stays[static_cast<size_t>(k)];
+      int64_t bytes = resident + graph_.op(op).workspace_bytes;
+      for (const ValueId v : graph_.madeBy(op)) bytes += graph_.value(v).bytes;
+      for (const ValueId v : graph_.dataInputs(op)) {
+        if (graph_.value(v).evictable) bytes += graph_.value(v).bytes;
+      }
+      raise(bytes, op);
+    }
+    int64_t at_end = graph_.baseBytes();
+    for (int64_t i = 0; i < graph_.numValues(); ++i) {
+      const auto& away = problem_.away;
+      if (graph_.value(ValueId(i)).death >= graph_.endOfStep() &&
+          !std::binary_search(away.begin(), away.end(), ValueId(i)))
+        at_end += graph_.value(ValueId(i)).bytes;
+    }
+    raise(at_end, graph_.endOfStep());
+    return floor;
   }
 
   Schedule withoutPlan(const SearchOutcome& outcome) {
