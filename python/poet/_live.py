@@ -136,6 +136,7 @@ class _RawDoors:
         self._lock = threading.Lock()
         self._sessions: list[weakref.ref[_C.Session]] = []
         self._own: dict[str, object] = {}
+        self._installed = False
 
     def open(self, session: _C.Session) -> None:
         """Opens them for a session; nothing happens where they are open for it already."""
@@ -153,15 +154,21 @@ class _RawDoors:
                 self._uninstall()
 
     def _install(self) -> None:
+        if self._installed:
+            return
+        self._installed = True
         for name in _RAW_DOORS:
             method = getattr(torch.Tensor, name, None)
-            if method is None or hasattr(method, "_poet_door"):
+            if method is None:
                 continue
             if name in torch.Tensor.__dict__:
                 self._own[name] = torch.Tensor.__dict__[name]
             setattr(torch.Tensor, name, self._watched(method, name in _KEEPS_MEMORY))
 
     def _uninstall(self) -> None:
+        if not self._installed:
+            return
+        self._installed = False
         for name in _RAW_DOORS:
             if name in self._own:
                 setattr(torch.Tensor, name, self._own.pop(name))
@@ -177,7 +184,6 @@ class _RawDoors:
                     session.touch(tensor, for_good)
             return method(tensor, *args, **kwargs)
 
-        watched._poet_door = True  # type: ignore[attr-defined]
         return watched
 
 

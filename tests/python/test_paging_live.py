@@ -1,0 +1,321 @@
+"""Live steps whose plans page: the same bits, whatever the program touches and the store does."""
+
+from __future__ import annotations
+
+import copy
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from random_plans import STORE_DEVICE, random_plan
+from torch import nn
+from zoo import KINDS, build, differences, plain
+
+from poet import _C
+from poet._live import close_session, run_step
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    _C.tap_for_good()  # the self-checking mode must see every block that may be released
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class _Trained:
+    """A kind of step, trained under random plans that page."""
+
+    def __init__(
+        self, kind: str, folder: Path, *, seed: int, eagerness: float, paging: float, away: bool
+    ) -> None:
+        self.case = build(kind)
+        self.session = _C.Session(verify=True)
+        self.session.set_store(str(folder))
+        self.results: list[Any] = []
+        self._plan = {"seed": seed, "eagerness": eagerness, "paging": paging, "away_between": away}
+
+    def train(self, calls: int) -> _Trained:
+        for i in range(calls):
+            result, report = run_step(self.session, self.case.step, self.case.batches(i), {})
+            self.results.append(result)
+            if report["newly_stable"]:
+                graph = self.session.graph_of(report["variant"])
+                plan = random_plan(graph, **self._plan)
+                self.session.set_plan(report["variant"], plan, STORE_DEVICE)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("eagerness", "paging", "away"), [(0.1, 0.02, False), (0.5, 0.1, True)], ids=["some", "much"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_plans_that_page_keep_every_bit(
+    kind: str, eagerness: float, paging: float, away: bool, tmp_path: Path
+) -> None:
+    calls = {"accumulation": 18}.get(kind, 7)
+    results, state = plain(kind, calls)
+    trained = _Trained(
+        kind, tmp_path, seed=len(kind), eagerness=eagerness, paging=paging, away=away
+    ).train(calls)
+    assert differences(state, trained.case.state()) == []
+    assert [str(r) for r in trained.results] == [str(r) for r in results]
+    counters = trained.session.counters()
+    assert counters["followed_steps"] >= 3
+    assert counters["departures"] == 0, counters["last_departure"]
+    assert counters["planned_page_outs"] > 0
+    assert counters["planned_page_ins"] > 0
+    assert counters["failed_page_outs"] == counters["failed_page_ins"] == 0
+    if not counters["plan_switches"]:  # a change of plans brings back what the other plan wants
+        assert counters["unplanned_recomputes"] == 0, counters["first_unplanned"]
+        # The last look at the state is one.
+        assert counters["first_unplanned"] == ""
+
+
+# ------------------------------------------------------------------------------------------------
+# a small model whose weights, momentum and activations are all paged
+
+
+class _Model:
+    """Two layers and SGD with momentum; `hook` runs in the middle of the step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+        self.net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1, momentum=0.9, foreach=False)
+        self.x = torch.randn(32, 64)
+        self.hook: Callable[[torch.Tensor], None] = lambda h: None
+
+    def step(self, x: torch.Tensor) -> float:
+        self.optimizer.zero_grad()
+        hidden = self.net[1](self.net[0](x))
+        self.hook(hidden)
+        loss = self.net[2](hidden).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def momenta(self) -> list[torch.Tensor]:
+        return [state["momentum_buffer"] for state in self.optimizer.state.values()]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        found = {name: p.detach().clone() for name, p in self.net.named_parameters()}
+        found |= {f"{n}.grad": p.grad.clone() for n, p in self.net.named_parameters()}  # type: ignore[union-attr]
+        return found | {f"momentum{i}": m.clone() for i, m in enumerate(self.momenta())}
+
+
+class _Wrapped(_Model):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.session = _C.Session(verify=False)
+        self.session.set_store(str(folder))
+
+    def run(self, calls: int) -> _Wrapped:
+        for _ in range(calls):
+            _, report = run_step(self.session, self.step, (self.x,), {})
+            if report["newly_stable"]:
+                graph = self.session.graph_of(report["variant"])
+                plan = random_plan(graph, 3, 0.6, paging=0.3, away_between=True)
+                self.session.set_plan(report["variant"], plan, STORE_DEVICE)
+        return self
+
+    def away(self) -> list[torch.Tensor]:
+        everything = [*self.net.parameters(), *self.momenta()]
+        return [t for t in everything if not _has_memory(t)]
+
+
+def _has_memory(t: torch.Tensor) -> bool:
+    """Without going through a raw door that brings it back."""
+    try:
+        torch._C.TensorBase.data_ptr(t)
+    except RuntimeError as error:
+        return "poet: this tensor's memory has been released" not in str(error)
+    return True
+
+
+def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def _plain_state(calls: int, hook: Callable[[torch.Tensor], None] | None = None) -> Any:
+    model = _Model()
+    if hook is not None:
+        model.hook = hook
+    for _ in range(calls):
+        model.step(model.x)
+    return model.state()
+
+
+def test_what_is_away_between_steps_has_no_memory_and_comes_back(tmp_path: Path) -> None:
+    model = _Wrapped(tmp_path).run(6)
+    assert len(model.away()) >= 3
+    assert model.session.counters()["moved_between_steps"] >= 3
+    assert _same(model.state(), _plain_state(6))
+    assert model.away() == []
+    assert _same(model.run(2).state(), _plain_state(8))
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        lambda m: torch.save(m.optimizer.state_dict(), io.BytesIO()),
+        lambda m: torch.save(m.net.state_dict(), io.BytesIO()),
+        lambda m: copy.deepcopy(m.optimizer.state_dict()),
+        lambda m: copy.deepcopy(m.net),
+        lambda m: m.net(m.x),
+        lambda m: repr([*m.net.parameters(), *m.momenta()]),
+        lambda m: [t.detach().numpy().sum() for t in (*m.net.parameters(), *m.momenta())],
+        lambda m: [t.tolist() for t in m.momenta()],
+        lambda m: m.optimizer.load_state_dict(m.optimizer.state_dict()),
+    ],
+    ids=["save-state", "save-net", "copy-state", "copy-net", "op", "repr", "numpy", "list", "load"],
+)
+def test_between_steps_every_access_works(
+    access: Callable[[_Wrapped], Any], tmp_path: Path
+) -> None:
+    model = _Wrapped(tmp_path).run(5)
+    assert model.away()
+    expected = _Model()
+    for _ in range(5):
+        expected.step(expected.x)
+    before = _flat(access(expected))  # type: ignore[arg-type]
+    assert _flat(access(model)) == before
+    for _ in range(3):
+        expected.step(expected.x)
+    assert _same(model.run(3).state(), expected.state())
+    assert model.session.counters()["departures"] == 0
+
+
+def _flat(result: object) -> str:
+    if isinstance(result, nn.Module):
+        result = result.state_dict()
+    return str(result)
+
+
+def test_memory_that_numpy_shares_stays_where_it_is(tmp_path: Path) -> None:
+    model = _Wrapped(tmp_path).run(4)
+    shared = [p.detach().numpy() for p in model.net.parameters()]
+    model.run(3)
+    for array, parameter in zip(shared, model.net.parameters(), strict=True):
+        assert _has_memory(parameter)
+        assert (array == parameter.detach().numpy()).all()
+    assert _same(model.state(), _plain_state(7))
+
+
+def test_a_raw_read_in_the_step_brings_paged_values_back(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def look(h: torch.Tensor) -> None:
+        seen.append(float(h.detach().numpy().sum()))
+
+    expected = _plain_state(7, look)
+    plainly, seen = seen, []
+    model = _Wrapped(tmp_path)
+    model.hook = look
+    assert _same(model.run(7).state(), expected)
+    assert seen == plainly
+
+
+def test_a_step_that_departs_finds_everything(tmp_path: Path) -> None:
+    model = _Wrapped(tmp_path).run(5)
+    plainly = _Model()
+    for _ in range(5):
+        plainly.step(plainly.x)
+
+    def extra(_: torch.Tensor, of: _Model) -> None:
+        with torch.no_grad():
+            for t in (*of.net.parameters(), *of.momenta()):
+                t.mul_(1.25)
+
+    model.hook = lambda h: extra(h, model)
+    plainly.hook = lambda h: extra(h, plainly)
+    for _ in range(4):  # departs, is traced, stable and planned
+        model.run(1)
+        plainly.step(plainly.x)
+        assert _same(model.state(), plainly.state())
+    assert model.session.counters()["departures"] >= 1
+    assert _same(model.run(3).state(), _advanced(plainly, 3))
+
+
+def _advanced(model: _Model, calls: int) -> dict[str, torch.Tensor]:
+    for _ in range(calls):
+        model.step(model.x)
+    return model.state()
+
+
+def test_an_exception_in_the_step_leaves_everything_in_place(tmp_path: Path) -> None:
+    model = _Wrapped(tmp_path).run(5)
+    before = {n: p.detach().clone() for n, p in model.net.named_parameters()}
+
+    def fail(_: torch.Tensor) -> None:
+        raise KeyError("the user's own")
+
+    model.hook = fail
+    with pytest.raises(KeyError, match="the user's own"):
+        model.run(1)
+    assert model.away() == []
+    assert all(torch.equal(before[n], p) for n, p in model.net.named_parameters())
+    model.hook = lambda h: None
+    assert _same(
+        {k: v for k, v in model.run(2).state().items() if "grad" not in k},
+        {k: v for k, v in _plain_state(7).items() if "grad" not in k},
+    )
+
+
+def test_tensors_that_were_replaced_between_steps_are_noticed(tmp_path: Path) -> None:
+    model, plainly = _Wrapped(tmp_path).run(5), _Model()
+    for _ in range(5):
+        plainly.step(plainly.x)
+    for one in (model, plainly):
+        for state in one.optimizer.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"] * 2
+        one.net[0].weight.data = one.net[0].weight.data.flip(0).contiguous()
+    for _ in range(2):
+        assert _same(model.run(1).state(), _advanced(plainly, 1))
+
+
+def test_closing_and_dropping_a_session_bring_everything_back(tmp_path: Path) -> None:
+    own = torch.Tensor.numpy, torch.Tensor._typed_storage
+    model = _Wrapped(tmp_path).run(5)
+    assert model.away()
+    assert own != (torch.Tensor.numpy, torch.Tensor._typed_storage)
+    close_session(model.session)
+    assert model.away() == []
+    assert own == (torch.Tensor.numpy, torch.Tensor._typed_storage)
+
+    other = _Wrapped(tmp_path).run(5)
+    assert other.away()
+    del other.session
+    assert other.away() == []
+    assert _same(other.state(), _plain_state(5))
+
+
+def test_two_sessions_may_have_values_away_at_once(tmp_path: Path) -> None:
+    a, b = _Wrapped(tmp_path).run(5), _Wrapped(tmp_path).run(5)
+    assert a.away() and b.away()
+    # Each reads the other's weights within its step, and so departs.
+    for one, other in ((a, b), (b, a)):
+        one.hook = lambda h, other=other: [p.sum() for p in other.net.parameters()]
+        one.run(1)
+        one.hook = lambda h: None
+    assert _same(a.run(2).state(), _plain_state(8))
+    assert _same(b.run(2).state(), _plain_state(8))
+
+
+def test_the_folder_may_go_while_training(tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    model = _Wrapped(folder).run(5)
+    shutil.rmtree(folder)
+    assert _same(model.run(3).state(), _plain_state(8))
+    assert model.session.counters()["failed_page_outs"] == 0
+
+
+def test_no_file_is_left_behind(tmp_path: Path) -> None:
+    _Wrapped(tmp_path).run(6)
+    assert list(tmp_path.iterdir()) == []
