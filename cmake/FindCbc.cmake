@@ -4,7 +4,7 @@
 #
 # Sets Cbc_PROVIDER (system or cbcbox), Cbc_VERSION, and Cbc_RUNTIME_LIBRARIES: what cmake/PoetInstall.cmake puts beside poet's
 # own libraries, so that the installed package works without the 600 MB of cbcbox, or (POET_BUNDLE_SOLVER) on a machine
-# without the system's CBC. Cbc_LICENSE_FILES: their licences, "file=name to install it under".
+# without the system's CBC: "file=soname". Cbc_LICENSE_FILES: their licences, "file=name to install it under".
 set(POET_CBC "auto" CACHE STRING "Which CBC: auto, system (coinor-libcbc-dev) or cbcbox (PyPI)")
 set_property(CACHE POET_CBC PROPERTY STRINGS auto system cbcbox)
 
@@ -21,32 +21,36 @@ set(Cbc_PROVIDER "")
 set(Cbc_RUNTIME_LIBRARIES "")
 set(Cbc_LICENSE_FILES "")
 
-# poet_bundle_system_cbc(LIBRARY): the shared libraries that LIBRARY needs, itself included, but for those of the C and C++
-# run time, which every Linux machine has.
+# poet_bundle_system_cbc(LIBRARY...): the shared libraries that these need, themselves included, but for those of the C and
+# C++ run time, which every Linux machine has.
 #
 # poet_core names all of them as its own needs: a library's RUNPATH is not asked for what its dependencies need in turn, and
 # those of Debian have none.
-function(poet_bundle_system_cbc library)
-  execute_process(COMMAND ldd "${library}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+function(poet_bundle_system_cbc)
+  execute_process(COMMAND ldd ${ARGN} OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "=> /[^ \n]+" found "${said}")
-  set(libraries "${library}")
+  set(libraries "")
+  foreach(path IN LISTS ARGN)
+    get_filename_component(path "${path}" REALPATH)
+    list(APPEND libraries "${path}")
+  endforeach()
   foreach(line IN LISTS found)
     string(REPLACE "=> " "" path "${line}")
     get_filename_component(name "${path}" NAME)
     if(NOT name MATCHES "^(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+))\\.so")
+      get_filename_component(path "${path}" REALPATH)
       list(APPEND libraries "${path}")
     endif()
   endforeach()
+  list(REMOVE_DUPLICATES libraries)
   set(runtime "")
   set(licenses "")
   foreach(path IN LISTS libraries)
     execute_process(COMMAND "${CMAKE_OBJDUMP}" -p "${path}" OUTPUT_VARIABLE header COMMAND_ERROR_IS_FATAL ANY)
     string(REGEX MATCH "SONAME +([^ \n]+)" line "${header}")
-    get_filename_component(folder "${path}" DIRECTORY)
-    list(APPEND runtime "${folder}/${CMAKE_MATCH_1}")
-    file(REAL_PATH "${path}" real)
-    string(REGEX REPLACE "^/usr" "" without_usr "${real}")
-    execute_process(COMMAND sh -c "dpkg-query -S '${real}' || dpkg-query -S '${without_usr}'"
+    list(APPEND runtime "${path}=${CMAKE_MATCH_1}")
+    string(REGEX REPLACE "^/usr" "" without_usr "${path}")
+    execute_process(COMMAND sh -c "dpkg-query -S '${path}' || dpkg-query -S '${without_usr}'"
       OUTPUT_VARIABLE owner ERROR_QUIET RESULT_VARIABLE unknown)
     string(REGEX REPLACE "[:,].*" "" owner "${owner}")
     if(NOT unknown AND EXISTS "/usr/share/doc/${owner}/copyright")
@@ -54,6 +58,7 @@ function(poet_bundle_system_cbc library)
     endif()
   endforeach()
   list(REMOVE_DUPLICATES licenses)
+  set(poet_bundle_link "${libraries}" PARENT_SCOPE)
   set(Cbc_RUNTIME_LIBRARIES "${runtime}" PARENT_SCOPE)
   set(Cbc_LICENSE_FILES "${licenses}" PARENT_SCOPE)
 endfunction()
@@ -71,10 +76,16 @@ function(poet_find_cbc_system)
   add_library(Cbc::Cbc INTERFACE IMPORTED GLOBAL)
   target_include_directories(Cbc::Cbc SYSTEM INTERFACE ${PoetCbc_INCLUDE_DIRS})
   if(POET_BUNDLE_SOLVER)
-    find_library(PoetCbc_SHARED Cbc HINTS ${PoetCbc_LIBRARY_DIRS} REQUIRED)
-    mark_as_advanced(PoetCbc_SHARED)
-    poet_bundle_system_cbc("${PoetCbc_SHARED}")
-    target_link_libraries(Cbc::Cbc INTERFACE "-Wl,--push-state,--no-as-needed" ${Cbc_RUNTIME_LIBRARIES} "-Wl,--pop-state")
+    set(shared "")
+    foreach(name IN LISTS PoetCbc_LIBRARIES)  # CbcSolver Cbc ... m
+      find_library(PoetCbc_${name} NAMES lib${name}.so HINTS ${PoetCbc_LIBRARY_DIRS})
+      mark_as_advanced(PoetCbc_${name})
+      if(PoetCbc_${name} AND NOT name MATCHES "^(m|dl|rt|pthread|c|stdc\\+\\+)$")
+        list(APPEND shared "${PoetCbc_${name}}")
+      endif()
+    endforeach()
+    poet_bundle_system_cbc(${shared})
+    target_link_libraries(Cbc::Cbc INTERFACE "-Wl,--push-state,--no-as-needed" ${poet_bundle_link} "-Wl,--pop-state")
     set(Cbc_RUNTIME_LIBRARIES "${Cbc_RUNTIME_LIBRARIES}" PARENT_SCOPE)
     set(Cbc_LICENSE_FILES "${Cbc_LICENSE_FILES}" PARENT_SCOPE)
   else()
@@ -118,7 +129,7 @@ print(importlib.metadata.version('cbcbox') + ';' + cbcbox.cbc_dist_dir())" "${fo
   foreach(soname libCbc.so.0 libCgl.so.0 libOsiClp.so.0 libClp.so.0 libOsi.so.0 libCoinUtils.so.0 libopenblas.so.0
                  libgfortran.so.5 libquadmath.so.0)
     if(EXISTS "${dist}/lib/${soname}")
-      list(APPEND runtime "${dist}/lib/${soname}")
+      list(APPEND runtime "${dist}/lib/${soname}=${soname}")
     endif()
   endforeach()
   set(Cbc_PROVIDER cbcbox PARENT_SCOPE)

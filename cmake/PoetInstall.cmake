@@ -33,8 +33,9 @@ endif()
 
 foreach(library IN LISTS Cbc_RUNTIME_LIBRARIES)
   # The file that the soname points to, under the soname: wheels hold no links.
-  file(REAL_PATH "${library}" real)
-  get_filename_component(soname "${library}" NAME)
+  string(REGEX MATCH "^(.*)=([^=]+)$" matched "${library}")
+  set(soname "${CMAKE_MATCH_2}")
+  file(REAL_PATH "${CMAKE_MATCH_1}" real)
   install(FILES "${real}" DESTINATION ${poet_home}lib/solver RENAME "${soname}")
 endforeach()
 foreach(license IN LISTS Cbc_LICENSE_FILES)
