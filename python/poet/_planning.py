@@ -17,6 +17,7 @@ from poet._budgets import (
 from poet._cache import Cache
 from poet._enums import Status
 from poet._errors import ArgumentError, BudgetWarning, PoetRuntimeError, StoreWarning
+from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes
 from poet._solve import solve_on
 from poet._store import known_speed, store_speed
@@ -181,6 +182,7 @@ class StepPlanner:
             return False
         self.schedules[variant] = schedule
         self.message = ""
+        release_free_memory()
         return True
 
     def _stop_paging(self, why: str) -> None:

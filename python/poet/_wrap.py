@@ -238,8 +238,10 @@ def wrap(
     recorded, and the next one follows the plan, which the simulator has checked again.
 
     The first use of wrap in a process fixes the size from which the C library gives freed memory
-    back to the system (M_MMAP_THRESHOLD of glibc) at 128 KiB; otherwise the process would keep what
-    a plan frees. POET_MMAP_THRESHOLD sets another number of bytes, 0 leaves the allocator alone.
+    back to the system at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise moves; what
+    recorded steps have left in the heap is given back when a plan comes into force.
+    POET_MMAP_THRESHOLD sets another number of bytes (lower ones cost time), 0 leaves the allocator
+    alone.
 
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.

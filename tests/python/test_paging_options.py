@@ -191,30 +191,29 @@ def test_wrapping_alone_measures_nothing(measured: list[str], tmp_path: Path) ->
 
 THRESHOLD = """
 import os, sys
+import torch
 import poet
 from poet import _memory
 
-def mapped():
+def resident():
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-
-def kept():
-    "MiB that stay with the process when small blocks behind larger ones are freed."
-    import torch
-    torch.empty(8 << 20, dtype=torch.uint8)  # glibc's threshold would rise to 8 MiB
-    blocks = [torch.ones(1 << 20, dtype=torch.uint8) for _ in range(64)]
-    guard = torch.ones(1 << 10, dtype=torch.uint8)
-    full = mapped()
-    del blocks
-    return (full - mapped()) >> 20
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 if sys.argv[1] == "wrap":
     poet.wrap(lambda: None, ram_budget="1GiB", paging=False)
-print(_memory.fixed_mmap_threshold(), kept())
+torch.empty(8 << 20, dtype=torch.uint8)  # glibc's own threshold would rise to 8 MiB
+blocks = [torch.ones(1 << 20, dtype=torch.uint8) for _ in range(64)]
+guard = [torch.ones(1 << 10, dtype=torch.uint8) for _ in range(1 << 10)]  # ends the heap
+full = resident()
+del blocks
+at_once = full - resident()
+_memory.release_free_memory()
+print(_memory.fixed_mmap_threshold(), at_once >> 20, (full - resident()) >> 20)
 """
 
 
-def threshold(how: str, **environment: str) -> tuple[str, int]:
+def threshold(how: str, **environment: str) -> tuple[str, int, int]:
+    """The fixed threshold, and MiB of 64 that are given back when freed, and when asked to."""
     malloc = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "POET_MMAP_THRESHOLD")
     inherited = {name: value for name, value in os.environ.items() if name not in malloc}
     done = subprocess.run(
@@ -226,18 +225,22 @@ def threshold(how: str, **environment: str) -> tuple[str, int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    fixed, given_back = done.stdout.split()
-    return fixed, int(given_back)
+    fixed, at_once, released = done.stdout.split()
+    return fixed, int(at_once), int(released)
 
 
-def test_from_the_first_wrap_on_freed_blocks_leave_the_process() -> None:
+def test_freed_blocks_leave_the_process_at_once_or_when_a_plan_comes_into_force() -> None:
     if _memory.other_allocator() is not None or not _memory._C.fix_mmap_threshold(1 << 25):
         pytest.skip("another allocator than glibc's")
-    assert threshold("no") == ("None", 0)
-    assert threshold("wrap") == (str(_memory.MMAP_THRESHOLD_BYTES), 64)
-    assert threshold("wrap", POET_MMAP_THRESHOLD="4194304") == ("4194304", 0)
-    assert threshold("wrap", POET_MMAP_THRESHOLD="0")[0] == "None"
-    assert threshold("wrap", MALLOC_MMAP_THRESHOLD_="65536") == ("None", 64)
+    near = pytest.approx
+    assert threshold("no") == ("None", near(0, abs=2), near(0, abs=2))
+    fixed = str(_memory.MMAP_THRESHOLD_BYTES)
+    assert threshold("wrap") == (fixed, near(0, abs=2), near(64, abs=2))
+    lower = threshold("wrap", POET_MMAP_THRESHOLD="131072")
+    assert lower == ("131072", near(64, abs=2), near(64, abs=2))
+    assert threshold("wrap", POET_MMAP_THRESHOLD="0") == ("None", near(0, abs=2), near(0, abs=2))
+    own = threshold("wrap", MALLOC_MMAP_THRESHOLD_="65536")
+    assert own == ("None", near(64, abs=2), near(64, abs=2))
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "1e6", str(2**31)])
