@@ -137,6 +137,7 @@ void bindRuntime(py::module_& m) {
           "set_store",
           [](Session& session, const std::string& directory) { session.setStore(directory); },
           py::arg("directory"))
+      .def("move_out", &Session::moveOut, py::call_guard<py::gil_scoped_release>())
       .def("bring_back", &Session::bringBack, py::call_guard<py::gil_scoped_release>())
       .def("new_trouble", &Session::newTrouble)
       .def(

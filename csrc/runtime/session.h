@@ -63,6 +63,9 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   // system's directory. The other form takes a store that is open.
   void setStore(std::string directory);
   void setStore(std::shared_ptr<PageStore> store);
+  // Moves out now what the next step's plan has away between steps, rather than at that step's
+  // start. On the thread that runs the steps, while none runs; no effect otherwise.
+  void moveOut();
   // Brings back what is away between the steps. Throws what reading the store throws.
   void bringBack();
 

@@ -107,6 +107,17 @@ void Session::watchWhatIsAway() {
   if (!has_away_) watch_.reset();
 }
 
+void Session::moveOut() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (mode_ != Mode::kIdle) return;
+  const Variant* variant = variants_.find(variants_.predict());
+  if (variant == nullptr || variant->state != VariantState::kPlanned ||
+      variant->plan->schedule().away_between_steps.empty())
+    return;
+  beginFollowing(*variant);
+  closeStep();
+}
+
 void Session::bringBack() {
   const std::lock_guard<std::mutex> lock(mutex_);
   between_.restoreAll();
