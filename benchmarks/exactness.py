@@ -123,7 +123,9 @@ def bound_values(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
             "differences": sum(row["differences"] for row in rows),
             "prediction_error": max(row["prediction_error_percent"] for row in rows),
             "peak_to_budget": max(row["peak_to_budget"] for row in rows),
-            "unplanned_recomputes": sum(row["unplanned_recomputes"] for row in rows),
+            "unplanned_recomputes": sum(
+                row["unplanned_recomputes"] + row["unplanned_page_ins"] for row in rows
+            ),
             "budgets_missed_with_paging": sum(
                 row["at_least"] for row in rows if row["paging"] == "on"
             ),

@@ -11,6 +11,7 @@ between the step's two marks. The last line printed is a JSON object.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -189,13 +190,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "snapshots": snapshots,
     }
     if options.form == "poet":
-        record["poet"] = poet_record(step, options.budget)
+        record["poet"] = poet_record(
+            step, options.budget, paging=options.paging == "on", page_dir=options.page_dir
+        )
     if options.curve and late:
         record["curve"] = thinned(typical(late).curve)
     return record
 
 
-def poet_record(step: Any, budget: int) -> dict[str, Any]:
+def poet_record(
+    step: Any, budget: int, *, paging: bool = False, page_dir: str | None = None
+) -> dict[str, Any]:
     """What a wrapped step says of its plan and of what it did."""
     schedule, graph, stats = step.schedule, step.graph, step.stats
     has_plan = schedule is not None and schedule.has_plan
@@ -219,7 +224,24 @@ def poet_record(step: Any, budget: int) -> dict[str, Any]:
         "unplanned_recomputes": stats.unplanned_recomputes,
         "departures_reason": stats.last_departure,
         "first_unplanned": stats.first_unplanned,
+        "planned_page_outs": stats.planned_page_outs,
+        "planned_page_ins": stats.planned_page_ins,
+        "unplanned_page_ins": stats.unplanned_page_ins,
+        "moved_between_steps": stats.moved_between_steps,
+        "paged_out_bytes": stats.paged_out_bytes,
+        "paged_in_bytes": stats.paged_in_bytes,
+        "transfer_seconds": stats.transfer_seconds,
+        "paging_trouble": stats.paging_trouble,
+        "store": store_record(page_dir) if paging else None,
     }
+
+
+def store_record(page_dir: str | None) -> dict[str, Any] | None:
+    """How fast poet found the store to be in this process; None where it did not look."""
+    from poet._store import known_speed, page_folder  # noqa: PLC0415  as in Training.wrapped
+
+    speed = known_speed(page_folder(page_dir), None)
+    return None if speed is None else dataclasses.asdict(speed)
 
 
 def measure(form: str, *, steps: int, threads: int = 1, **more: Any) -> dict[str, Any]:

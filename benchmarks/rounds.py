@@ -94,7 +94,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     before = wrapped.stats.followed_steps if "poet" in trainings else 0
     timings = time_rounds(steps, batch, options.rounds)
     if "poet" in trainings:
-        record["poet"] = poet_record(wrapped, options.budget + beside)
+        record["poet"] = poet_record(
+            wrapped,
+            options.budget + beside,
+            paging=options.paging == "on",
+            page_dir=options.page_dir,
+        )
         record["followed_rounds"] = wrapped.stats.followed_steps - before
     record["rounds"] = options.rounds
     record["seconds"] = {form: timing.wall for form, timing in timings.items()}

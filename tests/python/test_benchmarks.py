@@ -234,6 +234,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "prediction_error_percent": 0.1,
         "peak_to_budget": 0.99,
         "unplanned_recomputes": 0,
+        "unplanned_page_ins": 0,
         "solve_seconds": 3.0,
     }
     return base | changes

@@ -11,6 +11,7 @@ from zoo import Case, build, differences, run
 
 import poet
 from _optimizers import make
+from poet._store import page_folder
 
 _TRACED = 3
 _PLANNED = 4
@@ -98,3 +99,27 @@ def _check(model: str, optimizer: str, share: float, **options: Any) -> poet.Ste
 def test_recomputing_keeps_every_bit(model: str, optimizer: str) -> None:
     stats = _check(model, optimizer, 0.7, paging=False)
     assert stats.planned_recomputes > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [("gpt2", "adamw"), ("bert", "adamw-foreach"), ("gpt2", "adafactor"), ("bert", "sgd-fused")],
+)
+def test_paging_keeps_every_bit(model: str, optimizer: str) -> None:
+    stats = _check(model, optimizer, 0.7, paging=True, recompute=False, page_dir=_page_dir())
+    assert stats.planned_page_outs > 0 and stats.planned_page_ins > 0
+    assert stats.unplanned_page_ins == 0
+    assert stats.planned_recomputes == 0
+
+
+def test_paging_and_recomputing_keep_every_bit() -> None:
+    stats = _check("gpt2", "adamw", 0.5, paging=True, page_dir=_page_dir())
+    assert stats.planned_recomputes + stats.planned_page_ins > 0
+
+
+def _page_dir() -> str:
+    """The system's folder for paged values."""
+    try:
+        return page_folder(None)
+    except poet.ArgumentError as error:
+        pytest.skip(f"no folder for paged values here: {error}")
