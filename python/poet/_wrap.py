@@ -22,7 +22,14 @@ from poet._budgets import (
 from poet._cache import open_cache
 from poet._enums import Status
 from poet._errors import ArgumentError, NotBuiltError, StoreWarning
-from poet._live import check_step, close_session, no_ops_error, run_step, verify_wanted
+from poet._live import (
+    check_step,
+    close_session,
+    end_watching,
+    no_ops_error,
+    run_step,
+    verify_wanted,
+)
 from poet._memory import give_memory_back
 from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
@@ -97,6 +104,10 @@ class WrappedStep:
                 self._plan_later(variant)
             else:
                 self._plan(variant)
+                known = True
+        if known:  # a plan came into force here, between two steps
+            self._session.move_out()
+            end_watching(self._session)
 
     def _plan_later(self, variant: int) -> None:
         with self._lock:
