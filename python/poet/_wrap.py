@@ -248,11 +248,11 @@ def wrap(
     later run of the same script starts planned: its first call that looks as one did before is
     recorded, and the next one follows the plan, which the simulator has checked again.
 
-    The first use of wrap in a process fixes the size from which the C library gives freed memory
-    back to the system at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise moves; what
-    recorded steps have left in the heap is given back when a plan comes into force.
-    POET_MMAP_THRESHOLD sets another number of bytes (lower ones cost time), 0 leaves the allocator
-    alone.
+    The budget counts what PyTorch's tensors and operators hold. The process gives that back to the
+    system as its allocator does: the first use of wrap fixes the size from which the C library
+    unmaps freed blocks at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise moves.
+    POET_MMAP_THRESHOLD sets another number of bytes: with 131072 resident memory follows the plan,
+    but fresh pages cost time at every step; 0 leaves the allocator alone.
 
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.

@@ -1,7 +1,8 @@
 """What a plan frees leaves the process: resident memory, RLIMIT_DATA, the page cache.
 
 One process a run. Resident memory is the high-water mark VmHWM, reset after warm-up through
-/proc/self/clear_refs, less the pages of files and shared memory.
+/proc/self/clear_refs, less the pages of files and shared memory. The mmap threshold is the one that
+makes the process give every block back: see Note [The mmap threshold] in poet/_memory.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from poet import _memory, _store
 MIB = 1 << 20
 TOLERANCE = 0.05
 
-# Eight layers of 32 MiB: what is kept for backward outweighs all else by far.
+# 24 values of 8 MiB: what is kept for backward outweighs all else by far.
 SCRIPT = '''
 import ctypes, gc, json, mmap, os, resource, sys, warnings
 import torch
@@ -33,7 +34,7 @@ from poet import _memory
 words = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
-rows, width, depth = 65536, 128, 6
+rows, width, depth = 16384, 128, 12
 net = nn.Sequential(*[m for _ in range(depth) for m in (nn.Linear(width, width), nn.Softplus())])
 optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
 x = torch.randn(rows, width)
@@ -100,7 +101,7 @@ if words["how"] == "plain":
     _memory.give_memory_back()
     graph = poet.trace(train_step, x)  # so that the same code is loaded
     step = train_step
-    calls = 4
+    calls = 2  # beside those of the trace
 else:
     warnings.simplefilter("error")
     step = poet.wrap(train_step, background=False, time_limit_s=20, **words["options"])
@@ -117,7 +118,7 @@ if words["room"] is not None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 loss, found["resident"] = high_water_of(lambda: step(x))
 losses.append(float(loss).hex())
-found["losses"] = losses[-5:]
+found["losses"] = losses[-3:]
 if words["how"] == "poet":
     found["cached_share"], found["page_file"] = cached_share_of_page_files()
     stats = step.stats
@@ -142,7 +143,8 @@ def process(
         words["options"]["page_dir"] = words["folder"]
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "POET_VERIFY": "0"},
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "POET_VERIFY": "0", "POET_MMAP_THRESHOLD": "131072"},
         capture_output=True,
         text=True,
         timeout=900,
@@ -177,8 +179,8 @@ def poet_run(options: str) -> dict[str, Any]:
 def skip_unless_memory_can_be_measured(*runs: dict[str, Any]) -> None:
     if any(run["resident"] is None for run in runs):
         pytest.skip("/proc/self/clear_refs cannot be written to: VmHWM cannot be reset")
-    if _memory.other_allocator() is not None or _memory.users_own_threshold():
-        pytest.skip("malloc is not glibc's own with poet's threshold")
+    if _memory.other_allocator() is not None:
+        pytest.skip("malloc is not glibc's own")
 
 
 pytestmark = [
@@ -195,7 +197,7 @@ def test_resident_memory_falls_by_what_the_schedule_says(options: str) -> None:
     assert planned["followed"] >= 2
     assert planned["losses"] == plain["losses"]
     expected = planned["plain_peak"] - planned["peak"]
-    assert expected > 100 * MIB
+    assert expected > 64 * MIB
     fallen = plain["resident"] - planned["resident"]
     assert abs(fallen - expected) <= TOLERANCE * expected, (fallen / MIB, expected / MIB)
 
@@ -222,7 +224,7 @@ def test_the_step_passes_under_a_data_limit_under_which_plain_training_dies(opti
 
 def between_steps(run: dict[str, Any]) -> int:
     """Bytes of the input, the parameters, their gradients and the optimizer's state."""
-    width, depth, rows = 128, 6, 65536
+    width, depth, rows = 128, 12, 16384
     return 4 * (rows * width + 4 * depth * (width * width + width))
 
 
@@ -230,5 +232,5 @@ def between_steps(run: dict[str, Any]) -> int:
 def test_paged_bytes_leave_the_page_cache_too(options: str) -> None:
     run = poet_run(options)
     if options == "paging":
-        assert run["page_file"] > 64 * MIB
+        assert run["page_file"] > 32 * MIB
     assert run["cached_share"] <= TOLERANCE
