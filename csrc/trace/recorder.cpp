@@ -224,20 +224,36 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
   }
 }
 
+// A sparse tensor reads its indices and values without showing them to an op: what one is made of,
+// and what is taken out of one, keeps its memory.
+void Recorder::keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values) {
+  const std::vector<Slot>& in = ops_.back().in;
+  if (makes_unmanaged) {
+    for (ValueId v : graph_ops_.back().inputs)
+      values_[static_cast<size_t>(v.index)].evictable = false;
+  }
+  const bool takes_unmanaged =
+      std::any_of(in.begin(), in.end(), [](const Slot& slot) { return !slot.value.valid(); });
+  for (size_t v = known_values; takes_unmanaged && v < values_.size(); ++v)
+    values_[v].evictable = false;
+}
+
 void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   RecordedOp& op = ops_.back();
   Op& node = graph_ops_.back();
   const OpId self(static_cast<int64_t>(ops_.size()) - 1);
   const size_t known_values = values_.size();
-  bool all_alias = true;
+  bool all_alias = true, makes_unmanaged = false;
   forEachTensor(results, count, [&](const at::Tensor& t, int arg, int element) {
     op.out.push_back(slotFor(t, arg, element, self));
     const ValueId value = op.out.back().value;
     if (!value.valid()) node.replayable = false;
+    makes_unmanaged |= !value.valid();
     if (value.valid()) node.outputs.push_back(value);
     all_alias &= value.valid() && static_cast<size_t>(value.index) < known_values;
     return true;
   });
+  keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
   for (size_t v = known_values; v < values_.size(); ++v) node.workspace_bytes -= values_[v].bytes;
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);

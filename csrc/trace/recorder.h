@@ -60,6 +60,7 @@ class Recorder {
   Slot slotFor(const at::Tensor& t, int arg, int element, OpId producer);
   ValueId valueOf(const at::Tensor& t, OpId producer);
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
+  void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);

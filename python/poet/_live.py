@@ -133,7 +133,7 @@ class _RawDoors:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a session may end while the lock is held
         self._sessions: list[weakref.ref[_C.Session]] = []
         self._own: dict[str, object] = {}
         self._installed = False
@@ -143,13 +143,16 @@ class _RawDoors:
         with self._lock:
             alive = [known for known in self._sessions if known() is not None]
             if not any(known() is session for known in alive):
-                alive.append(weakref.ref(session))
+                alive.append(weakref.ref(session, lambda _: self._keep(None)))
             self._sessions = alive
             self._install()
 
     def close(self, session: _C.Session) -> None:
+        self._keep(session)
+
+    def _keep(self, but: _C.Session | None) -> None:
         with self._lock:
-            self._sessions = [k for k in self._sessions if k() not in (None, session)]
+            self._sessions = [k for k in self._sessions if k() not in (None, but)]
             if not self._sessions:
                 self._uninstall()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import shutil
 from collections.abc import Callable, Iterator
@@ -280,6 +281,7 @@ def test_tensors_that_were_replaced_between_steps_are_noticed(tmp_path: Path) ->
 
 
 def test_closing_and_dropping_a_session_bring_everything_back(tmp_path: Path) -> None:
+    gc.collect()  # sessions of other tests
     own = torch.Tensor.numpy, torch.Tensor._typed_storage
     model = _Wrapped(tmp_path).run(5)
     assert model.away()

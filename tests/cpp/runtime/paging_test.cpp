@@ -1,0 +1,212 @@
+// Steps that page everything, and a store that fails at every transfer in turn.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "runtime/session.h"
+#include "store/io_hooks.h"
+#include "store/page_store.h"
+#include "support/paging_plan.h"
+#include "support/torch_step.h"
+#include "trace/allocator_tap.h"
+
+namespace poet::testing {
+namespace {
+
+using ::testing::IsEmpty;
+
+class PagedSteps : public ::testing::TestWithParam<std::tuple<NamedStep, bool>> {};
+
+// Under the debug mode: paged bytes and resident bytes are checked as well.
+TEST_P(PagedSteps, KeepEveryBit) {
+  const AllocatorTap::Guard tap;  // whatever is released must have been counted
+  const auto& [named, away] = GetParam();
+  const bool has_variants = std::string(named.name) == "accumulation";
+  const int calls = has_variants ? 15 : 6;
+  const Trained plain = trainPlain(named.make(), calls);
+
+  const TorchStep step = named.make();
+  LiveStep live(step, /*verify=*/true);
+  for (int call = 0; call < calls; ++call) {
+    const StepReport report = live.run();
+    if (!report.newly_stable) continue;
+    const auto graph = live.session().graphOf(report.variant);
+    live.session().setPlan(
+        report.variant, std::make_shared<const Schedule>(pagingPlan(*graph, away)), hostProfile());
+  }
+
+  EXPECT_THAT(differences(plain.state, step.state()), IsEmpty());
+  for (size_t call = 0; call < plain.losses.size(); ++call)
+    EXPECT_TRUE(sameBits(plain.losses[call], live.losses()[call])) << "loss of call " << call;
+  const ExecutorCounters counters = live.session().executorCounters();
+  const PagingCounters pages = live.session().pagingCounters();
+  EXPECT_GE(live.session().counters().followed_steps, 3);
+  EXPECT_EQ(live.session().counters().departures, 0) << live.session().lastDeparture();
+  if (counters.switches == 0) {
+    EXPECT_EQ(counters.first_unplanned, "");
+    EXPECT_EQ(counters.unplanned_recomputes, 0);
+  }
+  EXPECT_GT(pages.planned_page_outs, 0);
+  EXPECT_GT(pages.planned_page_ins, 0);
+  EXPECT_EQ(pages.moved_between_steps > 0, away);
+  EXPECT_EQ(pages.failed_page_outs + pages.failed_page_ins, 0) << pages.trouble;
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, PagedSteps,
+                         ::testing::Combine(::testing::ValuesIn(allSteps()), ::testing::Bool()),
+                         [](const ::testing::TestParamInfo<PagedSteps::ParamType>& one) {
+                           return std::string(std::get<0>(one.param).name) +
+                                  (std::get<1>(one.param) ? "_away" : "_in_step");
+                         });
+
+// ------------------------------------------------------------------------------------------------
+// faults
+
+// Two layers; every weight is written once, at the end of the step.
+class PagingFaults : public ::testing::TestWithParam<StoreFault> {
+ protected:
+  struct Weights {
+    at::Tensor a, b;
+  };
+  static constexpr int kFollowed = 1;  // steps under the plan before the fault
+
+  PagingFaults() { at::set_num_threads(1); }
+  ~PagingFaults() override { injectStoreFault(StoreFault::kNone); }
+
+  static Weights fresh() {
+    at::manual_seed(9);
+    return {at::randn({48, 48}), at::randn({48, 48})};
+  }
+  static void step(const Weights& w) {
+    const at::Tensor x = at::ones({8, 48});
+    const at::Tensor hidden = at::tanh(x.mm(w.a));
+    const at::Tensor out = hidden.mm(w.b);
+    const at::Tensor gradient_b = hidden.t().mm(out);
+    const at::Tensor gradient_a = x.t().mm(out.mm(w.b.t()).mul(hidden));
+    w.a.add_(gradient_a, -1e-3);
+    w.b.add_(gradient_b, -1e-3);
+  }
+  static Weights plainAfter(int steps) {
+    Weights w = fresh();
+    for (int i = 0; i < steps; ++i) step(w);
+    return w;
+  }
+
+  enum class Outcome { kExact, kError, kLost };
+  // Strikes at transfer number `nth` of a step; `struck` tells whether there was one.
+  static void strike(StoreFault fault, int64_t nth, bool& struck, Outcome& outcome) {
+    const Weights w = fresh();
+    LiveStep live([&] { step(w); });
+    live.trace();
+    live.plan(pagingPlan(live.graph(), true));
+    const int traced = static_cast<int>(live.session().counters().steps);
+    for (int i = 0; i < kFollowed; ++i) live.run();
+    const int before = traced + kFollowed;
+    injectStoreFault(fault, nth);
+    outcome = Outcome::kExact;
+    try {
+      live.run();
+    } catch (const StoreError&) {
+      outcome = Outcome::kError;
+    }
+    struck = storeFaultsStruck() > 0;
+    injectStoreFault(StoreFault::kNone);
+    for (const auto& [name, member] : {std::pair{"a", &Weights::a}, std::pair{"b", &Weights::b}}) {
+      at::Tensor found;
+      try {
+        found = (w.*member).clone();
+      } catch (const StoreError&) {
+        EXPECT_EQ(fault, StoreFault::kRuin) << "weight " << name << ", transfer " << nth;
+        outcome = Outcome::kLost;
+        continue;
+      }
+      const bool as_after = sameBits(found, plainAfter(before + 1).*member);
+      const bool as_before = sameBits(found, plainAfter(before).*member);
+      EXPECT_TRUE(as_after || (outcome != Outcome::kExact && as_before))
+          << "weight " << name << ", transfer " << nth;
+    }
+    if (outcome != Outcome::kExact) return;
+    live.run();
+    EXPECT_TRUE(sameBits(w.a.clone(), plainAfter(before + 2).a)) << "transfer " << nth;
+    EXPECT_TRUE(sameBits(w.b.clone(), plainAfter(before + 2).b)) << "transfer " << nth;
+  }
+};
+
+TEST_P(PagingFaults, AtEveryTransferAreExactOrAnError) {
+  const StoreFault fault = GetParam();
+  int64_t transfers = 0;
+  bool struck = true;
+  while (struck && transfers < 200) {
+    Outcome outcome;
+    strike(fault, ++transfers, struck, outcome);
+    const bool mended = fault == StoreFault::kFlipBit || fault == StoreFault::kShortRead ||
+                        fault == StoreFault::kShortWrite || fault == StoreFault::kReadErrorOnce ||
+                        fault == StoreFault::kWriteErrorOnce;
+    const bool of_writing = fault == StoreFault::kWriteError || fault == StoreFault::kWriteNoSpace;
+    if (!struck || mended || of_writing)
+      EXPECT_EQ(outcome, Outcome::kExact) << "transfer " << transfers;
+  }
+  EXPECT_GT(transfers, 6);
+  EXPECT_LT(transfers, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, PagingFaults,
+                         ::testing::Values(StoreFault::kWriteNoSpace, StoreFault::kWriteErrorOnce,
+                                           StoreFault::kWriteError, StoreFault::kShortWrite,
+                                           StoreFault::kReadErrorOnce, StoreFault::kReadError,
+                                           StoreFault::kShortRead, StoreFault::kReadNothing,
+                                           StoreFault::kFlipBit, StoreFault::kRuin));
+
+// ------------------------------------------------------------------------------------------------
+// single things
+
+TEST(Paging, ZeroByteValuesArePaged) {
+  const at::Tensor x = at::ones({4, 4});
+  at::Tensor result;
+  LiveStep live([&] {
+    const at::Tensor nothing = x.narrow(0, 0, 0).clone();
+    const at::Tensor sums = x.sum(0);
+    result = sums.add(nothing.sum());
+  });
+  live.trace();
+  live.plan(pagingPlan(live.graph(), true));
+  for (int i = 0; i < 3; ++i) live.run();
+  EXPECT_TRUE(sameBits(result, at::full({4}, 4.0f)));
+  EXPECT_EQ(live.session().counters().followed_steps, 3);
+}
+
+TEST(Paging, WhatIsAwayBetweenStepsComesBackWithTheSession) {
+  const at::Tensor w = at::ones({64, 64});
+  {
+    LiveStep live([&] { w.add_(1); });
+    live.trace();
+    live.plan(pagingPlan(live.graph(), true));
+    live.run();
+    EXPECT_THROW(w.data_ptr(), c10::Error);
+    live.session().bringBack();
+    EXPECT_NO_THROW(w.data_ptr());
+    live.run();
+    EXPECT_THROW(w.data_ptr(), c10::Error);
+  }
+  EXPECT_TRUE(sameBits(w, at::full({64, 64}, 5.0f)));
+}
+
+TEST(Paging, AfterFailuresInARowNothingIsPagedAnyMore) {
+  const at::Tensor w = at::ones({64, 64});
+  LiveStep live([&] { w.add_(1); });
+  live.trace();
+  live.plan(pagingPlan(live.graph(), true));
+  injectStoreFault(StoreFault::kWriteError);
+  for (int i = 0; i < 5; ++i) live.run();
+  injectStoreFault(StoreFault::kNone);
+  EXPECT_TRUE(sameBits(w.clone(), at::full({64, 64}, 8.0f)));
+  EXPECT_EQ(live.session().pagingCounters().failed_page_outs, Pager::kFailuresAllowed);
+  EXPECT_NE(live.session().newTrouble(), "");
+  EXPECT_EQ(live.session().newTrouble(), "");
+}
+
+}  // namespace
+}  // namespace poet::testing
