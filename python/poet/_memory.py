@@ -17,7 +17,7 @@ from poet._errors import ArgumentError
 # from a heap, where a freed block waits for the next one. What is large changes while a process
 # runs: the threshold starts at 128 KiB and rises with what is freed, up to 32 MiB. Fixing it is a
 # choice between memory and time, since every block that is mapped anew comes with fresh pages:
-# - 128 KiB: resident memory falls by what the schedule says (96.4 of 96.0 MiB, blocks of 8 MiB), but
+# - 128 KiB: resident memory falls by what the schedule says (96.4 of 96.0 MiB, 8 MiB a block), but
 #   a step of a small convolutional network took 60 % more processor time (34,000 page faults).
 # - 32 MiB, which glibc does not go beyond: no fault, no extra time; but the heap has holes, and
 #   resident memory fell by 36 of 96 MiB.
