@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 8;
 constexpr int kWarmUp = 4;  // the optimizer makes its state, the step is recorded and planned
 constexpr int kBatch = 32;
 
@@ -202,6 +202,10 @@ int compare(const Trained& plain, const UnderPoet& poet) {
   std::printf("budget          %7.2f MiB   predicted peak %.2f MiB, %lld recomputes a step\n",
               mebibytes(*schedule.ram_budget_bytes), mebibytes(schedule.peak_bytes),
               static_cast<long long>(schedule.countActions(poet::ActionKind::kRecompute)));
+  std::printf("steps recorded %lld, under the plan %lld; %.1f MiB paged out in all\n",
+              static_cast<long long>(poet.stats.traced_steps),
+              static_cast<long long>(poet.stats.followed_steps),
+              mebibytes(poet.stats.paged_out_bytes));
   std::printf("tensors compared %zu, different in a bit: %lld\n", plain.bits.size(),
               static_cast<long long>(different));
 
@@ -212,7 +216,8 @@ int compare(const Trained& plain, const UnderPoet& poet) {
   };
   expect(different == 0, "weights, gradients, optimizer state, losses and generator are bit-equal");
   expect(schedule.hasPlan(), "there is a plan");
-  expect(poet.stats.followed_steps == kSteps - kWarmUp, "all steps after the warm-up follow it");
+  expect(poet.stats.followed_steps >= kSteps - kWarmUp && poet.stats.departures == 0,
+         "all steps after the warm-up follow it");
   expect(trained.peak_bytes <= *schedule.ram_budget_bytes,
          "the measured peak is within the budget");
   expect(trained.peak_bytes < plain.peak_bytes, "it is below the plain peak");
