@@ -18,7 +18,7 @@ import poet
 
 # Of Linux itself, or of torch: everything else has to lie inside the package.
 _MACHINES_OWN = re.compile(
-    r"linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|c10|torch\w*|gomp|python)\b"
+    r"linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|c10|torch\w*|gomp|python[\d.]*)[.-]"
 )
 
 
@@ -64,6 +64,7 @@ def run_readme(readme: Path) -> int:
     names = {"train_step": train_step, "batch": batch, "loader": [batch] * 6}
     pieces = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     for piece in pieces:
+        piece = re.sub(r'page_dir="[^"]*"', f"page_dir={str(Path.cwd())!r}", piece)  # noqa: PLW2901
         exec(compile(piece, str(readme), "exec"), names)
     schedule = names["schedule"]
     if schedule.status not in ("optimal", "feasible"):
@@ -79,7 +80,7 @@ def main() -> None:
     wrong = foreign_libraries(package)
     if wrong:
         raise SystemExit("the wheel leans on the machine:\n  " + "\n  ".join(wrong))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         os.chdir(folder)  # README saves a plan
         pieces = run_readme(Path(sys.argv[1]))
         os.chdir("/")
