@@ -47,6 +47,7 @@ class UnderPoet {
 TrainingStepOptions options(const char* budget) {
   TrainingStepOptions result{.ram_budget = budget};
   result.background = false;
+  result.paging = false;
   result.time_limit_seconds = 20;
   result.solver_path = POET_SOLVER_PATH;
   return result;
@@ -74,7 +75,7 @@ TEST_P(TrainingStepTest, TrainsWithTheSameBitsUnderItsPlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, TrainingStepTest, ::testing::ValuesIn(allSteps()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 // A chain of ops whose middle can be computed again: half of its peak is enough.
 class ChainTest : public ::testing::Test {
