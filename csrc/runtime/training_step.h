@@ -31,11 +31,11 @@ class Session;
 struct TrainingStepOptions {
   // Parameters, gradients, optimizer state and inputs count.
   RamBudget ram_budget;
-  std::optional<RuntimeBudget> runtime_budget;  // none: no limit
+  std::optional<RuntimeBudget> runtime_budget = std::nullopt;  // none: no limit
   Objective minimize = Objective::kEnergy;
-  bool recompute = true;  // plans may recompute
-  bool paging = true;     // plans may page to a file in page_dir, whose speed is measured first
-  std::string page_dir;   // empty: the system's directory for temporary files
+  bool recompute = true;      // plans may recompute
+  bool paging = true;         // plans may page to a file in page_dir, whose speed is measured first
+  std::string page_dir = {};  // empty: the system's directory for temporary files
   // Optimizer state may stay in the store from one step to the next. Operators bring it back;
   // before memory is read behind PyTorch's back (torch::save does so) call
   // TrainingStep::bringBack().
@@ -46,7 +46,7 @@ struct TrainingStepOptions {
   int solve_threads = 1;
   bool verbose = false;  // say on stderr what happens
   // The program poet-solver. Empty: $POET_SOLVER, or the one that is installed with poet.
-  std::string solver_path;
+  std::string solver_path = {};
 };
 
 // What has happened to a step so far.
