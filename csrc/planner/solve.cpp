@@ -11,6 +11,7 @@
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
+#include "planner/prefetch.h"
 #include "planner/search.h"
 #include "schedule/simulator.h"
 
@@ -316,6 +317,7 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
                    .run();
     if (last || schedule.hasPlan() || deadline.over()) break;
   }
+  prefetch(graph, profile, options.ram_budget_bytes, schedule);
   schedule.solve_seconds = deadline.elapsed();
   return schedule;
 }
