@@ -161,6 +161,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 options.time_limit,
                 paging=options.paging == "on",
                 page_dir=options.page_dir,
+                minimize=options.minimize,
             )
         feed = batches(options.architecture)
         for index in range(options.steps):
@@ -280,7 +281,9 @@ def run_script(script: Path, words: list[str]) -> dict[str, Any]:
 
 
 def add_step_options(
-    parser: argparse.ArgumentParser, paging: tuple[str, ...] = ("off", "on")
+    parser: argparse.ArgumentParser,
+    paging: tuple[str, ...] = ("off", "on"),
+    minimize: str = "energy",
 ) -> None:
     """The options that say which step is meant, and what poet may do with it."""
     parser.add_argument("--architecture", choices=sorted(ARCHITECTURES), default="resnet18")
@@ -289,6 +292,7 @@ def add_step_options(
     parser.add_argument(
         "--paging", choices=paging, default=paging[0], help="poet may use secondary storage"
     )
+    parser.add_argument("--minimize", choices=["energy", "time", "memory"], default=minimize)
     parser.add_argument("--page-dir", help="where paged values go; the default is poet's")
     parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
 

@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             options.time_limit,
             paging=options.paging == "on",
             page_dir=options.page_dir,
+            minimize=options.minimize,
         )
         for _ in range(_WARM_CALLS):
             wrapped(*batch)

@@ -207,6 +207,7 @@ class Training:
         *,
         paging: bool = False,
         page_dir: str | None = None,
+        minimize: str = "energy",
     ) -> poet.WrappedStep:
         """The step, made to train inside a budget in bytes; waits for its plan.
 
@@ -219,6 +220,7 @@ class Training:
             ram_budget=ram_budget,
             background=False,
             time_limit_s=time_limit_s,
+            minimize=minimize,
             paging=paging,
             page_dir=page_dir if paging else None,
             cache_dir=None,
