@@ -34,6 +34,7 @@ class Annealing {
         const Evictable& value = problem.values[static_cast<size_t>(v)];
         if (t - problem.plainTouchBefore(v, t) < 1) continue;
         for (const int r : {value.recipe, value.page}) {
+          if (r >= 0 && r == value.page && !options.pages) continue;
           if (r >= 0 && problem.runnable(r, t)) touches_.push_back({t, r});
         }
       }
@@ -173,7 +174,7 @@ class Annealing {
   int wayBack(int v, int t) {
     const Evictable& value = problem_.values[static_cast<size_t>(v)];
     const bool recipe = value.recipe >= 0 && problem_.runnable(value.recipe, t);
-    const bool page = value.page >= 0 && problem_.runnable(value.page, t);
+    const bool page = options_.pages && value.page >= 0 && problem_.runnable(value.page, t);
     if (recipe && page) return uniform() < 0.5 ? value.recipe : value.page;
     return recipe ? value.recipe : page ? value.page : -1;
   }

@@ -26,6 +26,7 @@ struct AnnealingOptions {
   double hottest = 3;             // first temperature, in percent of the plain step's seconds
   double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
+  bool pages = true;  // moves may page
 };
 
 struct AnnealingResult {

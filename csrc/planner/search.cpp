@@ -59,6 +59,7 @@ class PlanSearch {
   SearchOutcome run(const std::vector<ReplayPlan>& starts) {
     for (const ReplayPlan& start : starts) consider(start);
     greedyStarts();
+    if (problem_.pages()) annealWithoutPages();
     annealOnce(kFirstBurst, kHot);
     annealOnce(kFirstBurst, kCold);
     while (!finished()) {
@@ -155,7 +156,16 @@ class PlanSearch {
 
   void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
 
-  void annealFrom(const ReplayPlan& start, int64_t moves, double hottest) {
+  // Page-ins double the moves, and a good mix is often a good plan of recomputes with a few of
+  // them.
+  void annealWithoutPages() {
+    annealFrom(problem_.leastPlan(), kFirstBurst, kHot, /*pages=*/false);
+    if (extra_.empty()) return;
+    const ReplayPlan found = extra_.back();
+    annealFrom(found, kFirstBurst, kCold, /*pages=*/false);
+  }
+
+  void annealFrom(const ReplayPlan& start, int64_t moves, double hottest, bool pages = true) {
     if (finished()) return;
     const AnnealingResult result = anneal(problem_, start,
                                           {.budget_bytes = annealingBudget(),
@@ -163,7 +173,8 @@ class PlanSearch {
                                            .most_moves = moves,
                                            .hottest = hottest,
                                            .time_limit_seconds = deadline_.left(),
-                                           .seed = ++seed_});
+                                           .seed = ++seed_,
+                                           .pages = pages});
     if (result.best) {
       consider(*result.best);
       keepAsCandidate(*result.best);

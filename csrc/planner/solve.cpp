@@ -21,7 +21,7 @@ namespace {
 
 // Of the time limit: then the search for a cheap plan gives way to one for any plan.
 constexpr double kShareWithoutPlan = 0.4;
-// Of what is left of it: then more optimizer state stays in the store between steps.
+// Likewise; then more optimizer state stays in the store between steps.
 constexpr double kShareBeforeMoreIsAway = 0.3;
 
 ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
@@ -60,12 +60,13 @@ class SolveRun {
  public:
   SolveRun(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
            const IncumbentCallback& on_incumbent, const std::vector<ValueId>& away,
-           double time_limit_seconds)
+           double time_limit_seconds, bool more_may_be_away)
       : graph_(graph),
         profile_(profile),
         options_(options),
         deadline_(time_limit_seconds),
         time_limit_seconds_(time_limit_seconds),
+        more_may_be_away_(more_may_be_away),
         plain_(simulatePlain(graph, profile)),
         table_(graph),
         problem_(
@@ -144,9 +145,14 @@ class SolveRun {
       return best_.any() ? best_.finished(static_cast<double>(floor_.bytes), "all")
                          : withoutPlan(outcome);
     }
-    if (floor_.bytes > options_.ram_budget_bytes) return withoutPlan(searchLeastPeak(0));
-    SearchOutcome outcome = searchLeastCost({}, kShareWithoutPlan * time_limit_seconds_);
+    if (floor_.bytes > options_.ram_budget_bytes) {
+      if (more_may_be_away_) return emptySchedule(graph_, options_);
+      return withoutPlan(searchLeastPeak(0));
+    }
+    SearchOutcome outcome = searchLeastCost(
+        {}, (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) * time_limit_seconds_);
     if (!best_.any()) {
+      if (more_may_be_away_) return emptySchedule(graph_, options_);
       outcome = searchLeastPeak(options_.ram_budget_bytes);
       if (outcome.closest_peak_bytes > options_.ram_budget_bytes) return withoutPlan(outcome);
       outcome = searchLeastCost({outcome.closest}, time_limit_seconds_);
@@ -276,6 +282,7 @@ class SolveRun {
   const SolveOptions& options_;
   const Deadline deadline_;
   const double time_limit_seconds_;
+  const bool more_may_be_away_;  // another run follows where this one finds no plan
   const SimulationResult plain_;
   const RecipeTable table_;
   const Problem problem_;
@@ -311,10 +318,9 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
   Schedule schedule;
   for (;; count = std::min(all.size(), std::max(2 * count, (all.size() + 3) / 4))) {
     const bool last = count == all.size();
-    const double share = last ? 1 : kShareBeforeMoreIsAway;
-    schedule = SolveRun(graph, profile, options, on_incumbent, firstOf(all, count),
-                        share * deadline.left())
-                   .run();
+    schedule =
+        SolveRun(graph, profile, options, on_incumbent, firstOf(all, count), deadline.left(), !last)
+            .run();
     if (last || schedule.hasPlan() || deadline.over()) break;
   }
   prefetch(graph, profile, options.ram_budget_bytes, schedule);
