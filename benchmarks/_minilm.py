@@ -44,6 +44,7 @@ class MiniLmClassifier(nn.Module):
         from transformers import BertConfig, BertModel  # noqa: PLC0415  heavy: seconds
 
         config = BertConfig.from_json_file(str(folder() / "config.json"))
+        config.use_cache = False  # keys and values are for generating
         self.encoder = BertModel(config, add_pooling_layer=False)
         self.head = nn.Linear(config.hidden_size, classes)
         self._load()

@@ -1,6 +1,6 @@
 """Fine-tunes MiniLM three times: plain, checkpointed, and with poet in less memory than its state.
 
-    python demo/docstrings_minilm.py [--steps 40] [--threads 2]
+    python demo/docstrings_minilm.py [--steps 24] [--threads 2]
 
 MiniLM with its real weights learns which module of Python's standard library a sentence is from;
 the sentences are those of this machine's docstrings. poet's budget is smaller than what parameters,
@@ -57,7 +57,7 @@ TRIAL = Trial(
     learning_rate=2e-4,
     picture="docstrings_memory.png",
     caption="One training step of MiniLM on docstrings, batch 16 of 64 word pieces, AdamW",
-    steps=40,
+    steps=24,
 )
 
 if __name__ == "__main__":
