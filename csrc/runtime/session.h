@@ -122,7 +122,7 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::string store_directory_;
   int64_t told_failures_ = 0;
   std::atomic<bool> has_away_ = false;
-  std::atomic<bool> pages_ = false;  // some plan does
+  std::atomic<bool> pages_ = false;  // some plan does, or may
   std::optional<AllocatorTap::Guard> tap_;
   std::optional<ListeningGuard> listening_;
   std::optional<ListenerGuard> listener_;

@@ -22,12 +22,14 @@ void Session::setStore(std::string directory) {
   POET_CHECK_AS(Error, executor_.pager().store() == nullptr,
                 "the store is in use already: set its directory before the first plan");
   store_directory_ = std::move(directory);
+  pages_ = true;  // memory that is handed out from now on must be known when the first plan pages
 }
 
 void Session::setStore(std::shared_ptr<PageStore> store) {
   const std::lock_guard<std::mutex> lock(mutex_);
   POET_CHECK_AS(Error, executor_.pager().store() == nullptr, "the session has a store already");
   executor_.pager().setStore(std::move(store));
+  pages_ = true;
 }
 
 void Session::prepareStore(const CompiledPlan& plan) {

@@ -58,6 +58,7 @@ class WrappedStep:
         self._session = _C.Session(verify=verify_wanted())
         if options.page_folder is not None:
             self._session.set_store(options.page_folder)
+            end_watching(self._session)  # memory handed out from here on is known
         self._planner = StepPlanner(self._session, options, self._say)
         self._prepared = False
         self._lock = threading.Lock()
