@@ -9,7 +9,7 @@
 #include "runtime/session.h"
 #include "store/io_hooks.h"
 #include "store/page_store.h"
-#include "support/paging_plan.h"
+#include "support/page_everything.h"
 #include "support/torch_step.h"
 #include "trace/allocator_tap.h"
 
@@ -34,8 +34,9 @@ TEST_P(PagedSteps, KeepEveryBit) {
     const StepReport report = live.run();
     if (!report.newly_stable) continue;
     const auto graph = live.session().graphOf(report.variant);
-    live.session().setPlan(
-        report.variant, std::make_shared<const Schedule>(pagingPlan(*graph, away)), hostProfile());
+    live.session().setPlan(report.variant,
+                           std::make_shared<const Schedule>(pageEverything(*graph, away)),
+                           hostProfile());
   }
 
   EXPECT_THAT(differences(plain.state, step.state()), IsEmpty());
@@ -101,7 +102,7 @@ class PagingFaults : public ::testing::TestWithParam<StoreFault> {
     const Weights w = fresh();
     LiveStep live([&] { step(w); });
     live.trace();
-    live.plan(pagingPlan(live.graph(), true));
+    live.plan(pageEverything(live.graph(), true));
     const int traced = static_cast<int>(live.session().counters().steps);
     for (int i = 0; i < kFollowed; ++i) live.run();
     const int before = traced + kFollowed;
@@ -172,7 +173,7 @@ TEST(Paging, ZeroByteValuesArePaged) {
     result = sums.add(nothing.sum());
   });
   live.trace();
-  live.plan(pagingPlan(live.graph(), true));
+  live.plan(pageEverything(live.graph(), true));
   for (int i = 0; i < 3; ++i) live.run();
   EXPECT_TRUE(sameBits(result, at::full({4}, 4.0f)));
   EXPECT_EQ(live.session().counters().followed_steps, 3);
@@ -183,7 +184,7 @@ TEST(Paging, WhatIsAwayBetweenStepsComesBackWithTheSession) {
   {
     LiveStep live([&] { w.add_(1); });
     live.trace();
-    live.plan(pagingPlan(live.graph(), true));
+    live.plan(pageEverything(live.graph(), true));
     live.run();
     EXPECT_THROW(w.data_ptr(), c10::Error);
     live.session().bringBack();
@@ -198,7 +199,7 @@ TEST(Paging, AfterFailuresInARowNothingIsPagedAnyMore) {
   const at::Tensor w = at::ones({64, 64});
   LiveStep live([&] { w.add_(1); });
   live.trace();
-  live.plan(pagingPlan(live.graph(), true));
+  live.plan(pageEverything(live.graph(), true));
   injectStoreFault(StoreFault::kWriteError);
   for (int i = 0; i < 5; ++i) live.run();
   injectStoreFault(StoreFault::kNone);
