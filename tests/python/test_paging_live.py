@@ -198,10 +198,11 @@ def _flat(result: object) -> str:
     return str(result)
 
 
-def test_memory_that_numpy_shares_stays_where_it_is(tmp_path: Path) -> None:
-    model = _Wrapped(tmp_path).run(4)
+@pytest.mark.parametrize("calls", [1, 4], ids=["before the plan", "under the plan"])
+def test_memory_that_numpy_shares_stays_where_it_is(tmp_path: Path, calls: int) -> None:
+    model = _Wrapped(tmp_path).run(calls)
     shared = [p.detach().numpy() for p in model.net.parameters()]
-    model.run(3)
+    model.run(7 - calls)
     for array, parameter in zip(shared, model.net.parameters(), strict=True):
         assert _has_memory(parameter)
         assert (array == parameter.detach().numpy()).all()
