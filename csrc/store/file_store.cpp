@@ -1,5 +1,7 @@
 #include "store/file_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -42,7 +44,9 @@ uint64_t checksumOfParity(const ChunkLayout& layout, uint64_t seed, const std::b
 
 // The parity's place is right behind the data's, so that the last transfer may take both.
 FileStore::FileStore(const std::string& directory, bool direct)
-    : file_(directory, direct), buffer_(kTransferBytes + 2 * kLargestChunkBytes) {}
+    : file_(directory, direct),
+      buffer_(kTransferBytes + 2 * kLargestChunkBytes),
+      owner_(getpid()) {}
 
 const FileStore::Slot& FileStore::at(int64_t slot) const {
   const auto found = slots_.find(slot);
@@ -61,7 +65,16 @@ const StoreCounters& FileStore::counters() const {
   return counters_;
 }
 
+void FileStore::checkOwner() const {
+  POET_CHECK_AS(
+      StoreError, owner_ == getpid(), "the page file in '", directory(), "' belongs to process ",
+      owner_, ", of which this one (", getpid(),
+      ") is a fork: it may read there and not write. Values stay in memory. Wrap the step "
+      "again in this process to page in a file of its own");
+}
+
 void FileStore::reserve(int64_t bytes) {
+  checkOwner();
   POET_CHECK(bytes >= 0 && bytes <= kLongestValueBytes, "page store: cannot reserve ", bytes,
              " bytes");
   if (bytes == 0) return;
@@ -86,6 +99,7 @@ Extent FileStore::takeExtent(int64_t bytes) {
 int64_t FileStore::write(const void* data, int64_t bytes) {
   POET_CHECK(bytes >= 0 && bytes <= kLongestValueBytes, "page store: cannot write ", bytes,
              " bytes");
+  checkOwner();
   const Stopwatch stopwatch(&counters_.write_seconds);
   Slot slot{ChunkLayout(bytes), {}, static_cast<uint64_t>(next_slot_), {}};
   if (bytes > 0) {
@@ -208,6 +222,7 @@ void FileStore::repair(const Slot& slot, int64_t chunk, std::byte* value) {
     failDamaged(slot, "a chunk does not match its checksum after it was rebuilt from the parity");
   }
   counters_.repaired_chunks += 1;
+  if (owner_ != getpid()) return;  // the chunk's place may be another value's by now
   try {
     file_.write(rebuilt, layout.bytesOfChunk(chunk),
                 slot.extent.offset + layout.chunkOffset(chunk));

@@ -44,6 +44,9 @@ class FileStore final : public PageStore {
   };
 
   const Slot& at(int64_t slot) const;
+  // A fork shares the file with the process that opened it, and knows nothing of what that one
+  // writes: it must not write.
+  void checkOwner() const;
   Extent takeExtent(int64_t bytes);
   void writeChunks(Slot& slot, const std::byte* value);
   // Returns the chunks whose bytes are not what was written, or could not be read.
@@ -57,6 +60,7 @@ class FileStore final : public PageStore {
   AlignedBuffer buffer_;
   std::unordered_map<int64_t, Slot> slots_;  // never iterated
   int64_t next_slot_ = 0;
+  const int64_t owner_;  // process id
   int64_t checksum_bytes_ = 0;
   int64_t own_retries_ = 0;
   std::string last_read_failure_;

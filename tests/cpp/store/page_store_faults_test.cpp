@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "store/file_store.h"
 #include "store/store_testing.h"
@@ -212,6 +214,26 @@ TEST_F(StoreDamageTest, ALimitOnFileSizeIsAnErrorAndNotASignal) {
   EXPECT_EQ(store.fileBytes(), file_bytes);
   EXPECT_EQ(readBack(store, slot), value);
   EXPECT_EQ(readBack(store, writeValue(store, value)), value);
+}
+
+// A fork shares the file, and neither knows what the other writes.
+TEST_F(StoreDamageTest, AForkReadsAndDoesNotWrite) {
+  FileStore store(directory_);
+  const Bytes value = randomValue(kLong, 11);
+  const int64_t slot = writeValue(store, value);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool reads = readBack(store, slot) == value;
+    const std::string at_write = storeErrorOf([&] { writeValue(store, value); });
+    const std::string at_reserve = storeErrorOf([&] { store.reserve(1 << 20); });
+    const bool refused = at_write.find("is a fork") != std::string::npos &&
+                         at_reserve.find("is a fork") != std::string::npos;
+    ::_exit(reads && refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(readBack(store, slot), value);
 }
 
 }  // namespace
