@@ -41,7 +41,8 @@ constexpr double kWholeProgramGap = 1e-4;
 constexpr double kCloseEnough = 1e-3;  // of the plain step's seconds, to the bound
 constexpr double kLeastGain = 1e-5;    // likewise; less is no progress
 constexpr double kPatienceSeconds = 5;
-constexpr double kPatienceShare = 0.5;  // of the time spent so far
+constexpr double kPatiencePerStage = 0.005;  // small steps are searched through in no time
+constexpr double kPatienceShare = 0.5;       // of the time spent so far
 
 class PlanSearch {
  public:
@@ -123,7 +124,8 @@ class PlanSearch {
     if (turn_ < 2) return false;
     if (!outcome_.best) return false;
     return deadline_.elapsed() - last_progress_ >
-           std::max(kPatienceSeconds, kPatienceShare * deadline_.elapsed());
+           std::max(std::min(kPatienceSeconds, kPatiencePerStage * problem_.numStages()),
+                    kPatienceShare * deadline_.elapsed());
   }
 
   const ReplayPlan& current() const { return outcome_.best ? *outcome_.best : outcome_.closest; }

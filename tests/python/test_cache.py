@@ -366,7 +366,7 @@ class _Model:
 def run(cache_dir: Path | None, calls: int = 6, rows: int = 1024, **options: Any) -> Any:
     """Losses of one "script", its statistics and its schedule."""
     model = _Model(rows)
-    words = {"ram_budget": "80%", "background": False, "time_limit_s": 20, "paging": False}
+    words = {"ram_budget": "80%", "background": False, "time_limit_s": 2, "paging": False}
     step = poet.wrap(model.step, cache_dir=cache_dir, **words | options)
     losses = [float(step(model.x, model.y)) for _ in range(calls)]
     return losses, step.stats, step.schedule
