@@ -147,8 +147,9 @@ TEST_P(PagingFaults, AtEveryTransferAreExactOrAnError) {
                         fault == StoreFault::kShortWrite || fault == StoreFault::kReadErrorOnce ||
                         fault == StoreFault::kWriteErrorOnce;
     const bool of_writing = fault == StoreFault::kWriteError || fault == StoreFault::kWriteNoSpace;
-    if (!struck || mended || of_writing)
+    if (!struck || mended || of_writing) {
       EXPECT_EQ(outcome, Outcome::kExact) << "transfer " << transfers;
+    }
   }
   EXPECT_GT(transfers, 6);
   EXPECT_LT(transfers, 200);
