@@ -2,28 +2,13 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <chrono>
 #include <utility>
 
 #include "graph/error.h"
+#include "store/stopwatch.h"
 
 namespace poet {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Adds the seconds of its lifetime.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& seconds_;
-  Clock::time_point start_ = Clock::now();
-};
 
 const void* dataOf(const c10::StorageImpl& storage) {
   return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
@@ -37,7 +22,7 @@ bool Pager::write(ValueId v, const c10::StorageImpl& storage, uint64_t content_h
     return false;
   }
   const auto bytes = static_cast<int64_t>(storage.nbytes());
-  const Stopwatch watch(counters_.transfer_seconds);
+  const Stopwatch watch(&counters_.transfer_seconds);
   try {
     const int64_t slot = store_->write(dataOf(storage), bytes);
     adopt(v, {slot, bytes, content_hash});
@@ -52,7 +37,7 @@ bool Pager::write(ValueId v, const c10::StorageImpl& storage, uint64_t content_h
 }
 
 StorageHold Pager::read(const PageCopy& copy) {
-  const Stopwatch watch(counters_.transfer_seconds);
+  const Stopwatch watch(&counters_.transfer_seconds);
   c10::Allocator* allocator = c10::GetCPUAllocator();
   c10::DataPtr data = allocator->allocate(static_cast<size_t>(copy.bytes));
   try {
@@ -72,8 +57,8 @@ void Pager::noteFailure(const std::string& what) {
   ++failures_in_a_row_;
   counters_.trouble = what;
   if (failures_in_a_row_ == kFailuresAllowed) {
-    counters_.trouble += detail::message(" That was the ", kFailuresAllowed,
-                                         "th failure in a row: nothing is paged any more.");
+    counters_.trouble += detail::message(" That makes ", kFailuresAllowed,
+                                         " failures in a row: nothing is paged any more.");
   }
 }
 

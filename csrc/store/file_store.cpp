@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "store/io_hooks.h"
+#include "store/stopwatch.h"
 
 namespace poet::store {
 namespace {
@@ -16,19 +16,6 @@ constexpr int64_t kTransferBytes = 2 << 20;  // a multiple of every chunk's leng
 // Each has been tried several times: a dead disk is told soon, whatever the value's length.
 constexpr int kMostFailedTransfers = 2;
 constexpr int64_t kLongestValueBytes = int64_t{1} << 60;
-
-class Stopwatch {
- public:
-  explicit Stopwatch(double* seconds) : seconds_(seconds) {}
-  ~Stopwatch() { *seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double* seconds_;
-  Clock::time_point start_ = Clock::now();
-};
 
 int64_t chunksPerTransfer(const ChunkLayout& layout) {
   return kTransferBytes / layout.chunkBytes();
