@@ -525,7 +525,7 @@ SCRIPT = textwrap.dedent("""
 
     step = poet.wrap(train_step, ram_budget="75%", background=False, time_limit_s=20, paging=False)
     losses = [float(step(x, y)).hex() for _ in range(6)]
-    weights = [float(p.double().sum()).hex() for p in net.parameters()]
+    weights = [float(p.detach().double().sum()).hex() for p in net.parameters()]
     stats = step.stats
     print(json.dumps([losses + weights, stats.plans_from_cache, stats.followed_steps, stats.plans]))
 """)
