@@ -232,6 +232,7 @@ def poet_record(
         "paged_out_bytes": stats.paged_out_bytes,
         "paged_in_bytes": stats.paged_in_bytes,
         "transfer_seconds": stats.transfer_seconds,
+        "waited_seconds": stats.waited_seconds,
         "paging_trouble": stats.paging_trouble,
         "store": store_record(page_dir) if paging else None,
     }

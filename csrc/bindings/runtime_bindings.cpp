@@ -59,6 +59,7 @@ py::dict countersToDict(Session& session) {
   result["paged_out_bytes"] = pages.paged_out_bytes;
   result["paged_in_bytes"] = pages.paged_in_bytes;
   result["transfer_seconds"] = pages.transfer_seconds;
+  result["waited_seconds"] = pages.waited_seconds;
   result["repaired_chunks"] = pages.repaired_chunks;
   result["paging_trouble"] = pages.trouble;
   result["first_unplanned"] = ops.first_unplanned;

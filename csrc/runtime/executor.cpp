@@ -142,6 +142,7 @@ void Executor::buryDead(size_t op) {
   for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
     const ValueId v = recording.dead_after[static_cast<size_t>(i)];
     Residency::Entry& entry = residency_[v];
+    settleCopy(v);
     if (entry.away && entry.ref.expired()) releaseRoots(v);
     // Alive for the sake of something that may have to be recomputed from it: the copy will do.
     if (root_holds_[static_cast<size_t>(v.index)].first > 0 && entry.resident && !entry.hold &&
@@ -177,7 +178,8 @@ void Executor::perform(const Action& action) {
 
 void Executor::free(ValueId v) {
   Residency::Entry& entry = residency_[v];
-  if (entry.kept) return;
+  pager_.cancelRead(v);  // nothing needed it
+  if (entry.kept || !settleCopy(v)) return;
   if (entry.resident && verify_.enabled()) {
     if (const StorageHold storage = entry.ref.lock())
       entry.content_hash = Verifier::contentHash(*storage);
@@ -198,6 +200,7 @@ void Executor::free(ValueId v) {
 
 void Executor::retain(ValueId v) {
   Residency::Entry& entry = residency_[v];
+  if (pager_.isArriving(v)) bringBack(v);
   if (entry.bound && entry.resident && !entry.hold) entry.hold = entry.ref.lock();
 }
 

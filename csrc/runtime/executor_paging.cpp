@@ -11,9 +11,20 @@ namespace poet {
 // ------------------------------------------------------------------------------------------------
 // out
 
+// Begins to.
 bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
   if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
-  return pager_.write(v, *storage, verify_.enabled() ? Verifier::contentHash(*storage) : 0);
+  return pager_.write(v, storage, verify_.enabled() ? Verifier::contentHash(*storage) : 0);
+}
+
+// Before its data is given up. False where the store failed: the value stays then.
+bool Executor::settleCopy(ValueId v) {
+  if (!pager_.isBeingWritten(v)) return true;
+  StorageHold storage = residency_[v].ref.lock();
+  if (pager_.settle(v)) return true;
+  --pager_.counters().planned_page_outs;
+  if (storage) keepInMemory(v, std::move(storage));
+  return false;
 }
 
 // It could not be copied, and the plan's later page_in will rely on the bytes: they stay.
@@ -65,6 +76,7 @@ void Executor::performAfter() {
 }
 
 void Executor::dropStaleCopies() {
+  // Before the op writes: what is on its way to the store must not change.
   for (const ValueId v : plan_->graph().ops()[k_].mutates) pager_.drop(v);
 }
 
@@ -78,7 +90,8 @@ void Executor::pageIn(ValueId v) {
       entry.hold = entry.ref.lock();
     return;
   }
-  if (pager_.hasCopy(v) && load(v)) {
+  if (pager_.hasCopy(v)) {
+    pager_.beginRead(v);
     ++pager_.counters().planned_page_ins;
     return;
   }
@@ -88,12 +101,13 @@ void Executor::pageIn(ValueId v) {
   dropTemporaries();
 }
 
-// The copy's bytes into the value's storage. False if the copy is lost and the value can be
-// recomputed. Throws StoreError if it cannot.
+// The copy's bytes into the value's storage, which waits for them. False if the copy is lost and the
+// value can be recomputed. Throws StoreError if it cannot.
 bool Executor::load(ValueId v) {
   StorageHold fresh;
   try {
-    fresh = pager_.read(pager_.copyOf(v));
+    pager_.beginRead(v);
+    fresh = pager_.arrive(v);
   } catch (const StoreError&) {
     if (!canRecompute(v)) throw;
     pager_.drop(v);
@@ -149,7 +163,7 @@ void Executor::moveOutAtStart() {
     const Residency::Entry& entry = residency_[v];
     const StorageHold storage = entry.resident ? entry.ref.lock() : StorageHold();
     if (!storage || entry.pinned || !AllocatorTap::ownsDataOf(*storage)) continue;
-    if (!copyToStore(v, storage)) continue;
+    if (!copyToStore(v, storage) || !pager_.settle(v)) continue;
     ++pager_.counters().moved_between_steps;
     residency_.evict(v);
   }

@@ -44,6 +44,7 @@ bool Executor::mustComeBack(ValueId input) const {
 }
 
 void Executor::bringBack(ValueId v) {
+  if (pager_.isArriving(v) && load(v)) return;  // as planned
   if (pager_.hasCopy(v)) {
     const bool dead = residency_[v].ref.expired();
     if (load(v)) {

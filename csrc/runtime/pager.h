@@ -1,4 +1,5 @@
-// Pager: which values have a copy in the store, and the transfers to and from it.
+// Pager: which values have a copy in the store, and the transfers to and from it, which run beside
+// the step.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -10,16 +11,20 @@
 
 #include "graph/graph.h"
 #include "store/page_store.h"
+#include "store/transfer_queue.h"
 #include "trace/recording.h"
 
 namespace poet {
 
-// A value's bytes in the store. Whoever has it gives the slot back (Pager::release).
+// A value's bytes in the store, or on the way there. Whoever has it gives the slot back
+// (Pager::release).
 struct PageCopy {
   int64_t slot = -1;
   int64_t bytes = 0;
-  uint64_t content_hash = 0;  // POET_VERIFY
-  bool valid() const { return slot >= 0; }
+  uint64_t content_hash = 0;       // POET_VERIFY
+  TransferQueue::Ticket writing;   // until Pager::settle: the transfer that makes the copy,
+  StorageHold source;              // and what it reads from
+  bool valid() const { return slot >= 0 || writing != nullptr; }
 };
 
 struct PagingCounters {
@@ -32,7 +37,8 @@ struct PagingCounters {
   int64_t failed_page_ins = 0;      // recomputed instead, or an error
   int64_t paged_out_bytes = 0;
   int64_t paged_in_bytes = 0;
-  double transfer_seconds = 0;
+  double transfer_seconds = 0;  // the store's, beside the step or not
+  double waited_seconds = 0;    // the step's, for transfers
   int64_t repaired_chunks = 0;
   std::string trouble;  // the last failure; empty: there was none
 };
@@ -43,31 +49,52 @@ struct PagingCounters {
 // is good. It stays when the value comes back, and after the value's natural death, to the end of
 // the step.
 //
+// Note [Transfers beside the step]
+// write() and beginRead() only begin a transfer; the step goes on. In the meantime
+// - a value that is being written keeps its data: before its memory is given up or written into,
+//   settle() or drop() waits. A natural death is put off until then.
+// - a value that is being read is still away for everybody. Its new data lies beside it (it counts,
+//   from the beginning on) until arrive() hands it out.
+// So no reader ever sees bytes that are not there yet, and timing has no part in what a step
+// computes, nor in which memory it has when.
+//
 // Not thread-safe: the session serializes.
 class Pager {
  public:
   // After that many failures in a row nothing is written any more.
   static constexpr int kFailuresAllowed = 3;
 
-  void setStore(std::shared_ptr<PageStore> store) { store_ = std::move(store); }
-  PageStore* store() const { return store_.get(); }
+  void setStore(std::shared_ptr<PageStore> store) {
+    queue_ = std::make_unique<TransferQueue>(std::move(store));
+  }
+  bool hasStore() const { return queue_ != nullptr; }
+  void reserve(int64_t bytes) { queue_->reserve(bytes); }
 
-  // Of a step.
-  void begin(size_t values) { copies_.assign(values, PageCopy()); }
-  void resize(size_t values) { copies_.resize(values); }
+  // Of a step. end() waits for all transfers.
+  void begin(size_t values);
+  void resize(size_t values);
   void end();
 
   bool hasCopies() const { return num_copies_ > 0; }
-  bool hasCopy(ValueId v) const {
-    return num_copies_ > 0 && copies_[static_cast<size_t>(v.index)].valid();
-  }
-  const PageCopy& copyOf(ValueId v) const { return copies_[static_cast<size_t>(v.index)]; }
-  // Copies the storage's data to the store. False where that fails: the value has no copy then.
-  bool write(ValueId v, const c10::StorageImpl& storage, uint64_t content_hash);
+  bool hasCopy(ValueId v) const { return num_copies_ > 0 && at(copies_, v).valid(); }
+  const PageCopy& copyOf(ValueId v) const { return at(copies_, v); }
+
+  // Begins to copy the storage's data to the store. False where nothing is paged any more.
+  bool write(ValueId v, StorageHold storage, uint64_t content_hash);
+  bool isBeingWritten(ValueId v) const { return hasCopy(v) && copyOf(v).writing != nullptr; }
+  // Waits until it is written. False where that failed: the value has no copy then.
+  bool settle(ValueId v);
   void drop(ValueId v);
   // Hands a copy over, and takes one over.
   PageCopy give(ValueId v);
   void adopt(ValueId v, PageCopy copy);
+
+  // Begins to read the value's copy into fresh memory. Throws what the allocator throws.
+  void beginRead(ValueId v);
+  bool isArriving(ValueId v) const { return num_arriving_ > 0 && at(arriving_, v).data; }
+  // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
+  StorageHold arrive(ValueId v);
+  void cancelRead(ValueId v);
 
   // The bytes of a copy in fresh memory. Throws StoreError, and what the allocator throws; the copy
   // stays.
@@ -75,15 +102,28 @@ class Pager {
   void release(const PageCopy& copy);
 
   PagingCounters& counters() { return counters_; }
-  // With what the store has counted.
+  // With what the store has counted. Waits for the transfers under way.
   PagingCounters snapshot() const;
 
  private:
+  struct Arrival {
+    StorageHold data;
+    TransferQueue::Ticket ticket;
+  };
+
+  template <class T>
+  static const T& at(const std::vector<T>& all, ValueId v) {
+    return all[static_cast<size_t>(v.index)];
+  }
+  void finishWriting(PageCopy& copy);
+  StorageHold finishReading(Arrival arrival);
   void noteFailure(const std::string& what);
 
-  std::shared_ptr<PageStore> store_;
+  std::unique_ptr<TransferQueue> queue_;
   std::vector<PageCopy> copies_;
+  std::vector<Arrival> arriving_;
   int64_t num_copies_ = 0;
+  int64_t num_arriving_ = 0;
   int failures_in_a_row_ = 0;
   PagingCounters counters_;
 };

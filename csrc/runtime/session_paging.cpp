@@ -19,7 +19,7 @@ Session::~Session() {
 
 void Session::setStore(std::string directory) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  POET_CHECK_AS(Error, executor_.pager().store() == nullptr,
+  POET_CHECK_AS(Error, !executor_.pager().hasStore(),
                 "the store is in use already: set its directory before the first plan");
   store_directory_ = std::move(directory);
   pages_ = true;  // memory that is handed out from now on must be known when the first plan pages
@@ -27,7 +27,7 @@ void Session::setStore(std::string directory) {
 
 void Session::setStore(std::shared_ptr<PageStore> store) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  POET_CHECK_AS(Error, executor_.pager().store() == nullptr, "the session has a store already");
+  POET_CHECK_AS(Error, !executor_.pager().hasStore(), "the session has a store already");
   executor_.pager().setStore(std::move(store));
   pages_ = true;
 }
@@ -35,9 +35,9 @@ void Session::setStore(std::shared_ptr<PageStore> store) {
 void Session::prepareStore(const CompiledPlan& plan) {
   if (!plan.pages()) return;
   Pager& pager = executor_.pager();
-  if (pager.store() == nullptr)
+  if (!pager.hasStore())
     pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
-  pager.store()->reserve(plan.storedBytes());
+  pager.reserve(plan.storedBytes());
   pages_ = true;
 }
 

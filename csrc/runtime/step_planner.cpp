@@ -78,6 +78,7 @@ void StepPlanner::measureStore() {
     profile_.store_write_rate = speed.write_rate;
     profile_.store_read_latency_seconds = speed.read_latency_seconds;
     profile_.store_write_latency_seconds = speed.write_latency_seconds;
+    profile_.dma_channels = 1;  // the thread that transfers beside the step
     profile_.store_source = "measured";
   } catch (const Error& error) {
     stopPaging(error.what());

@@ -212,6 +212,7 @@ StepStats TrainingStep::Impl::stats() {
   result.paged_out_bytes = paging.paged_out_bytes;
   result.paged_in_bytes = paging.paged_in_bytes;
   result.transfer_seconds = paging.transfer_seconds;
+  result.waited_seconds = paging.waited_seconds;
   result.repaired_chunks = paging.repaired_chunks;
   result.paging_trouble = paging.trouble;
   result.plans = planner_.numPlans();

@@ -72,7 +72,8 @@ struct StepStats {
   int64_t unplanned_page_ins = 0;  // because something touched the value
   int64_t paged_out_bytes = 0;
   int64_t paged_in_bytes = 0;
-  double transfer_seconds = 0;
+  double transfer_seconds = 0;  // the store's; most of it beside the step
+  double waited_seconds = 0;    // the step's, for transfers
   int64_t repaired_chunks = 0;  // damaged pieces of the store that were mended
   std::string paging_trouble;   // the store's last failure; empty when there was none
   std::string message;          // the planner's last word where there is no plan

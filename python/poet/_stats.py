@@ -34,7 +34,8 @@ class StepStats:
         failed_page_ins: times that the store failed to give a value back.
         paged_out_bytes: bytes written.
         paged_in_bytes: bytes read.
-        transfer_seconds: time that transfers took.
+        transfer_seconds: time that transfers took, most of it beside the steps.
+        waited_seconds: time that steps waited for transfers.
         repaired_chunks: damaged pieces of the store that were mended.
         paging_trouble: the store's last failure; "" when there was none.
         plan_switches: changes from one variant's plan to another's within a step.
@@ -67,6 +68,7 @@ class StepStats:
     paged_out_bytes: int
     paged_in_bytes: int
     transfer_seconds: float
+    waited_seconds: float
     repaired_chunks: int
     paging_trouble: str
     plan_switches: int

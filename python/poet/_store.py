@@ -49,6 +49,7 @@ class StoreSpeed:
             self.write_rate,
             self.read_latency_seconds,
             self.write_latency_seconds,
+            dma_channels=1,  # the thread that transfers beside the step
             source=f"measured in {self.directory} on {day}",
         )
 
