@@ -89,6 +89,7 @@ bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
 
 void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   const HotOp& hot = plan_->hot(k_);
+  if (pager_.isTransferring()) settleDead();
   if (hot.has_before) {
     for (const Action& action : plan_->schedule().before[k_]) perform(action);
   }
@@ -142,7 +143,6 @@ void Executor::buryDead(size_t op) {
   for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
     const ValueId v = recording.dead_after[static_cast<size_t>(i)];
     Residency::Entry& entry = residency_[v];
-    settleCopy(v);
     if (entry.away && entry.ref.expired()) releaseRoots(v);
     // Alive for the sake of something that may have to be recomputed from it: the copy will do.
     if (root_holds_[static_cast<size_t>(v.index)].first > 0 && entry.resident && !entry.hold &&
@@ -153,6 +153,7 @@ void Executor::buryDead(size_t op) {
 }
 
 void Executor::finish() {
+  if (pager_.isTransferring()) settleDead();
   for (const Action& action : plan_->schedule().before[k_]) perform(action);
 }
 

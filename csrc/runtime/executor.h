@@ -99,6 +99,7 @@ class Executor {
   void pageIn(ValueId v);
   bool copyToStore(ValueId v, const StorageHold& storage);
   bool settleCopy(ValueId v);
+  void settleDead();
   void keepInMemory(ValueId v, StorageHold storage);
   bool load(ValueId v);
   bool canRecompute(ValueId v, std::vector<bool>& asked) const;

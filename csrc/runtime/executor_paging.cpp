@@ -52,6 +52,16 @@ void Executor::pageOut(ValueId v) {
   }
 }
 
+// What died with the op before has memory in a transfer.
+void Executor::settleDead() {
+  if (k_ == 0 || !plan_->hot(k_ - 1).has_dead) return;
+  const Recording& recording = plan_->recording();
+  for (auto i = recording.dead_begin[k_ - 1]; i < recording.dead_begin[k_]; ++i) {
+    const ValueId v = recording.dead_after[static_cast<size_t>(i)];
+    if (residency_[v].ref.expired()) pager_.letDie(v);
+  }
+}
+
 // An input may be a temporary of the caller's that dies inside the call: hold it from here on. What
 // decides on in-place accumulation by use count has decided by now.
 void Executor::holdForCopies() {
@@ -91,7 +101,7 @@ void Executor::pageIn(ValueId v) {
     return;
   }
   if (pager_.hasCopy(v)) {
-    pager_.beginRead(v);
+    pager_.beginRead(v, k_ > static_cast<size_t>(plan_->graph().lastShown(v).index));
     ++pager_.counters().planned_page_ins;
     return;
   }
@@ -106,7 +116,7 @@ void Executor::pageIn(ValueId v) {
 bool Executor::load(ValueId v) {
   StorageHold fresh;
   try {
-    pager_.beginRead(v);
+    pager_.beginRead(v, true);
     fresh = pager_.arrive(v);
   } catch (const StoreError&) {
     if (!canRecompute(v)) throw;

@@ -11,9 +11,7 @@
 namespace poet {
 namespace {
 
-const void* dataOf(const c10::StorageImpl& storage) {
-  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
-}
+void* dataOf(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks().get(); }
 
 StorageHold freshStorage(int64_t bytes) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
@@ -29,11 +27,14 @@ StorageHold freshStorage(int64_t bytes) {
 
 void Pager::begin(size_t values) {
   copies_.assign(values, PageCopy());
+  leaving_.clear();
+  leaving_.resize(values);
   arriving_.assign(values, Arrival());
 }
 
 void Pager::resize(size_t values) {
   copies_.resize(values);
+  leaving_.resize(values);
   arriving_.resize(values);
 }
 
@@ -43,44 +44,50 @@ void Pager::end() {
        ++v.index)
     drop(v);
   copies_.clear();
+  leaving_.clear();
   arriving_.clear();
 }
 
 // ------------------------------------------------------------------------------------------------
 // out
 
-bool Pager::write(ValueId v, StorageHold storage, uint64_t content_hash) {
+bool Pager::write(ValueId v, const StorageHold& storage, uint64_t content_hash) {
   if (queue_ == nullptr || failures_in_a_row_ >= kFailuresAllowed) {
     ++counters_.skipped_page_outs;
     return false;
   }
-  const auto bytes = static_cast<int64_t>(storage->nbytes());
-  TransferQueue::Ticket ticket = queue_->write(dataOf(*storage), bytes);
-  adopt(v, {-1, bytes, content_hash, std::move(ticket), std::move(storage)});
+  drop(v);
+  void* const bytes = dataOf(*storage);
+  Departure& leaving = leaving_[static_cast<size_t>(v.index)];
+  leaving.ticket = queue_->write(bytes, static_cast<int64_t>(storage->nbytes()));
+  leaving.storage = WeakStorage(storage);
+  leaving.copy = {-1, static_cast<int64_t>(storage->nbytes()), content_hash};
+  leaving.data = storage->set_data_ptr(c10::DataPtr(bytes, storage->device()));
+  ++num_leaving_;
   return true;
 }
 
-void Pager::finishWriting(PageCopy& copy) {
-  const StorageHold source = std::move(copy.source);  // goes when the transfer has
-  const TransferQueue::Ticket ticket = std::move(copy.writing);
+bool Pager::settle(ValueId v) {
+  if (!isBeingWritten(v)) return hasCopy(v);
+  Departure leaving = std::exchange(leaving_[static_cast<size_t>(v.index)], Departure());
+  --num_leaving_;
+  PageCopy& copy = leaving.copy;
   try {
     const Stopwatch watch(&counters_.waited_seconds);
-    copy.slot = queue_->wait(ticket);
+    copy.slot = queue_->wait(leaving.ticket);
   } catch (const std::exception& error) {
     ++counters_.failed_page_outs;
     noteFailure(error.what());
-    return;
   }
+  const StorageHold storage = leaving.storage.lock();
+  if (storage && dataOf(*storage) == leaving.data.get())
+    storage->set_data_ptr_noswap(std::move(leaving.data));
+  if (!copy.valid()) return false;
   failures_in_a_row_ = 0;
   counters_.paged_out_bytes += copy.bytes;
-}
-
-bool Pager::settle(ValueId v) {
-  if (!hasCopy(v)) return false;
-  PageCopy& copy = copies_[static_cast<size_t>(v.index)];
-  if (copy.writing != nullptr) finishWriting(copy);
-  if (!copy.valid()) --num_copies_;
-  return copy.valid();
+  copies_[static_cast<size_t>(v.index)] = copy;
+  ++num_copies_;
+  return true;
 }
 
 void Pager::noteFailure(const std::string& what) {
@@ -117,9 +124,15 @@ void Pager::release(const PageCopy& copy) {
 // ------------------------------------------------------------------------------------------------
 // in
 
-void Pager::beginRead(ValueId v) {
+void Pager::letDie(ValueId v) {
+  settle(v);
+  if (isArriving(v) && !at(arriving_, v).for_dead) cancelRead(v);
+}
+
+void Pager::beginRead(ValueId v, bool for_dead) {
   if (isArriving(v) || !settle(v)) return;
   Arrival arrival;
+  arrival.for_dead = for_dead;
   arrival.data = freshStorage(copyOf(v).bytes);
   arrival.ticket = queue_->read(copyOf(v).slot, arrival.data->mutable_data());
   arriving_[static_cast<size_t>(v.index)] = std::move(arrival);

@@ -16,15 +16,12 @@
 
 namespace poet {
 
-// A value's bytes in the store, or on the way there. Whoever has it gives the slot back
-// (Pager::release).
+// A value's bytes in the store. Whoever has it gives the slot back (Pager::release).
 struct PageCopy {
   int64_t slot = -1;
   int64_t bytes = 0;
-  uint64_t content_hash = 0;       // POET_VERIFY
-  TransferQueue::Ticket writing;   // until Pager::settle: the transfer that makes the copy,
-  StorageHold source;              // and what it reads from
-  bool valid() const { return slot >= 0 || writing != nullptr; }
+  uint64_t content_hash = 0;  // POET_VERIFY
+  bool valid() const { return slot >= 0; }
 };
 
 struct PagingCounters {
@@ -52,7 +49,9 @@ struct PagingCounters {
 // Note [Transfers beside the step]
 // write() and beginRead() only begin a transfer; the step goes on. In the meantime
 // - a value that is being written keeps its data: before its memory is given up or written into,
-//   settle() or drop() waits. A natural death is put off until then.
+//   settle() or drop() waits. The pager owns the memory for so long, and not a reference to the
+//   storage: autograd accumulates in place where it has the only one. If the storage dies, the
+//   memory goes with the transfer.
 // - a value that is being read is still away for everybody. Its new data lies beside it (it counts,
 //   from the beginning on) until arrive() hands it out.
 // So no reader ever sees bytes that are not there yet, and timing has no part in what a step
@@ -75,13 +74,18 @@ class Pager {
   void resize(size_t values);
   void end();
 
-  bool hasCopies() const { return num_copies_ > 0; }
-  bool hasCopy(ValueId v) const { return num_copies_ > 0 && at(copies_, v).valid(); }
+  // Copies, and what is becoming one.
+  bool hasCopies() const { return num_copies_ + num_leaving_ > 0; }
+  bool hasCopy(ValueId v) const {
+    return (num_copies_ > 0 && at(copies_, v).valid()) || isBeingWritten(v);
+  }
+  // Of a value that is not being written.
   const PageCopy& copyOf(ValueId v) const { return at(copies_, v); }
 
   // Begins to copy the storage's data to the store. False where nothing is paged any more.
-  bool write(ValueId v, StorageHold storage, uint64_t content_hash);
-  bool isBeingWritten(ValueId v) const { return hasCopy(v) && copyOf(v).writing != nullptr; }
+  bool write(ValueId v, const StorageHold& storage, uint64_t content_hash);
+  bool isTransferring() const { return num_leaving_ + num_arriving_ > 0; }
+  bool isBeingWritten(ValueId v) const { return num_leaving_ > 0 && at(leaving_, v).ticket; }
   // Waits until it is written. False where that failed: the value has no copy then.
   bool settle(ValueId v);
   void drop(ValueId v);
@@ -89,12 +93,15 @@ class Pager {
   PageCopy give(ValueId v);
   void adopt(ValueId v, PageCopy copy);
 
-  // Begins to read the value's copy into fresh memory. Throws what the allocator throws.
-  void beginRead(ValueId v);
+  // Begins to read the value's copy into fresh memory. Throws what the allocator throws. `for_dead`:
+  // the value died before, and is wanted for somebody else's recompute.
+  void beginRead(ValueId v, bool for_dead);
   bool isArriving(ValueId v) const { return num_arriving_ > 0 && at(arriving_, v).data; }
   // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
   StorageHold arrive(ValueId v);
   void cancelRead(ValueId v);
+  // The value dies, naturally, now.
+  void letDie(ValueId v);
 
   // The bytes of a copy in fresh memory. Throws StoreError, and what the allocator throws; the copy
   // stays.
@@ -106,23 +113,31 @@ class Pager {
   PagingCounters snapshot() const;
 
  private:
+  struct Departure {
+    TransferQueue::Ticket ticket;
+    WeakStorage storage = noStorage();
+    c10::DataPtr data;  // the storage's, which only points to it now
+    PageCopy copy;  // what it will be
+  };
   struct Arrival {
     StorageHold data;
     TransferQueue::Ticket ticket;
+    bool for_dead = false;
   };
 
   template <class T>
   static const T& at(const std::vector<T>& all, ValueId v) {
     return all[static_cast<size_t>(v.index)];
   }
-  void finishWriting(PageCopy& copy);
   StorageHold finishReading(Arrival arrival);
   void noteFailure(const std::string& what);
 
   std::unique_ptr<TransferQueue> queue_;
   std::vector<PageCopy> copies_;
+  std::vector<Departure> leaving_;
   std::vector<Arrival> arriving_;
   int64_t num_copies_ = 0;
+  int64_t num_leaving_ = 0;
   int64_t num_arriving_ = 0;
   int failures_in_a_row_ = 0;
   PagingCounters counters_;
