@@ -58,6 +58,7 @@ void Executor::settleDead() {
   const Recording& recording = plan_->recording();
   for (auto i = recording.dead_begin[k_ - 1]; i < recording.dead_begin[k_]; ++i) {
     const ValueId v = recording.dead_after[static_cast<size_t>(i)];
+    settleCopy(v);
     if (residency_[v].ref.expired()) pager_.letDie(v);
   }
 }

@@ -125,7 +125,6 @@ void Pager::release(const PageCopy& copy) {
 // in
 
 void Pager::letDie(ValueId v) {
-  settle(v);
   if (isArriving(v) && !at(arriving_, v).for_dead) cancelRead(v);
 }
 

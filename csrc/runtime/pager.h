@@ -100,7 +100,7 @@ class Pager {
   // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
   StorageHold arrive(ValueId v);
   void cancelRead(ValueId v);
-  // The value dies, naturally, now.
+  // The value has died in the meantime: nobody waits for it, unless that is why it is read.
   void letDie(ValueId v);
 
   // The bytes of a copy in fresh memory. Throws StoreError, and what the allocator throws; the copy
