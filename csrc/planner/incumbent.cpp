@@ -27,7 +27,21 @@ Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) co
   schedule.status = Status::kFeasible;
   writeActions(problem, plan, schedule);
   finalize(graph_, profile_, schedule);
+  if (profile_.dma_channels > 0) timeTransfers(schedule);
   return schedule;
+}
+
+// The simulator has the last word: what it finds no better stays as it was.
+void Incumbent::timeTransfers(Schedule& schedule) const {
+  const int64_t budget_bytes = options_.minimize == Objective::kMemory
+                                   ? std::min(options_.ram_budget_bytes, schedule.peak_bytes)
+                                   : options_.ram_budget_bytes;
+  Schedule timed = schedule;
+  timing_.improve(budget_bytes, timed);
+  finalize(graph_, profile_, timed);
+  if (timed.peak_bytes <= budget_bytes && timed.makespan_seconds <= schedule.makespan_seconds &&
+      timed.energy_joules <= schedule.energy_joules)
+    schedule = std::move(timed);
 }
 
 void Incumbent::setBound(double bound, const std::string& scope) {

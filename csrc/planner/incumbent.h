@@ -7,6 +7,7 @@
 #include "planner/planner.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
+#include "planner/transfer_timing.h"
 
 namespace poet::planner {
 
@@ -20,13 +21,19 @@ class Incumbent {
  public:
   Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
             const IncumbentCallback& callback)
-      : graph_(graph), profile_(profile), options_(options), callback_(callback) {}
+      : graph_(graph),
+        profile_(profile),
+        options_(options),
+        callback_(callback),
+        facts_(graph),
+        timing_(facts_, profile) {}
 
   // Takes the plan if the simulator finds it within the budgets and better than the best so far;
   // then the callback hears of it. True where it was taken.
   bool offer(const Problem& problem, const ReplayPlan& plan);
 
-  // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not.
+  // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not. Its
+  // transfers are timed where they run beside computation (TransferTiming).
   Schedule simulated(const Problem& problem, const ReplayPlan& plan) const;
 
   bool any() const { return best_.has_value(); }
@@ -44,11 +51,14 @@ class Incumbent {
 
  private:
   void describe(Schedule& schedule) const;
+  void timeTransfers(Schedule& schedule) const;
 
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
   const IncumbentCallback& callback_;
+  const GraphFacts facts_;
+  const TransferTiming timing_;
   std::optional<Schedule> best_;
   std::optional<double> all_bound_, candidates_bound_;
 };

@@ -11,7 +11,6 @@
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
-#include "planner/prefetch.h"
 #include "planner/search.h"
 #include "schedule/simulator.h"
 
@@ -323,7 +322,6 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
             .run();
     if (last || schedule.hasPlan() || deadline.over()) break;
   }
-  prefetch(graph, profile, options.ram_budget_bytes, schedule);
   schedule.solve_seconds = deadline.elapsed();
   return schedule;
 }
