@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
 #include "planner/extract.h"
 #include "planner/options.h"
 #include "schedule/simulator.h"
@@ -17,6 +18,7 @@ bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
   }
   if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
   best_ = std::move(schedule);
+  best_plan_ = plan;
   describe(*best_);
   if (callback_) callback_(*best_);
   return true;
@@ -26,22 +28,28 @@ Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) co
   Schedule schedule = emptySchedule(graph_, options_);
   schedule.status = Status::kFeasible;
   writeActions(problem, plan, schedule);
+  if (profile_.dma_channels > 0) {
+    Schedule timed = schedule;
+    if (timeTransfers(timed)) return timed;
+  }
   finalize(graph_, profile_, schedule);
-  if (profile_.dma_channels > 0) timeTransfers(schedule);
   return schedule;
 }
 
-// The simulator has the last word: what it finds no better stays as it was.
-void Incumbent::timeTransfers(Schedule& schedule) const {
+// The simulator has the last word: false where it does not find what the timing says.
+bool Incumbent::timeTransfers(Schedule& schedule) const {
+  const int64_t plan_bytes = schedule.believed_peak_bytes;
   const int64_t budget_bytes = options_.minimize == Objective::kMemory
-                                   ? std::min(options_.ram_budget_bytes, schedule.peak_bytes)
+                                   ? std::min(options_.ram_budget_bytes, plan_bytes)
                                    : options_.ram_budget_bytes;
-  Schedule timed = schedule;
-  timing_.improve(budget_bytes, timed);
-  finalize(graph_, profile_, timed);
-  if (timed.peak_bytes <= budget_bytes && timed.makespan_seconds <= schedule.makespan_seconds &&
-      timed.energy_joules <= schedule.energy_joules)
-    schedule = std::move(timed);
+  try {
+    timing_.improve(budget_bytes, schedule);
+    finalize(graph_, profile_, schedule);
+  } catch (const ScheduleError&) {
+    return false;
+  }
+  return schedule.peak_bytes <= std::max(budget_bytes, plan_bytes) &&
+         schedule.makespan_seconds <= schedule.believed_seconds * (1 + kSecondsTolerance);
 }
 
 void Incumbent::setBound(double bound, const std::string& scope) {

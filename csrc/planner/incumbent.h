@@ -38,6 +38,9 @@ class Incumbent {
 
   bool any() const { return best_.has_value(); }
   const Schedule& best() const { return *best_; }
+  const ReplayPlan& bestPlan() const { return best_plan_; }  // where there is one
+
+  bool isOptimal() const { return best_ && best_->status == Status::kOptimal; }
 
   // A lower bound in the objective's unit; "all" beats "candidates" where both are known.
   void setBound(double bound, const std::string& scope);
@@ -51,7 +54,7 @@ class Incumbent {
 
  private:
   void describe(Schedule& schedule) const;
-  void timeTransfers(Schedule& schedule) const;
+  bool timeTransfers(Schedule& schedule) const;
 
   const Graph& graph_;
   const DeviceProfile& profile_;
@@ -60,6 +63,7 @@ class Incumbent {
   const GraphFacts facts_;
   const TransferTiming timing_;
   std::optional<Schedule> best_;
+  ReplayPlan best_plan_;
   std::optional<double> all_bound_, candidates_bound_;
 };
 

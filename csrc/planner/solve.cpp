@@ -11,6 +11,7 @@
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
+#include "planner/price_search.h"
 #include "planner/search.h"
 #include "schedule/simulator.h"
 
@@ -68,9 +69,9 @@ class SolveRun {
         more_may_be_away_(more_may_be_away),
         plain_(simulatePlain(graph, profile)),
         table_(graph),
-        problem_(
-            graph, table_, profile,
+        problem_options_(
             problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes), options, away)),
+        problem_(graph, table_, profile, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
         best_(graph, profile, options, on_incumbent) {}
 
@@ -161,14 +162,24 @@ class SolveRun {
                      : best_.finished();
   }
 
-  // With overlap the program charges transfers in full: never optimistic, and so no bound.
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
                                 double seconds_without_plan) {
+    if (!blocking_) {
+      best_.setBound(plain_.makespan_seconds, "all");
+      return searchPrices({.graph = graph_,
+                           .table = table_,
+                           .profile = profile_,
+                           .options = problem_options_,
+                           .goal = {.budget_bytes = options_.ram_budget_bytes,
+                                    .replay_seconds_limit = replayLimit()},
+                           .limits = limits(seconds_without_plan)},
+                          starts, best_);
+    }
     return searchPlan(
         problem_,
         {.budget_bytes = options_.ram_budget_bytes, .replay_seconds_limit = replayLimit()},
         limits(seconds_without_plan), starts, [&](const ReplayPlan& plan, double bound_cost) {
-          if (blocking_) best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
+          best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
           best_.offer(problem_, plan);
         });
   }
@@ -284,6 +295,7 @@ class SolveRun {
   const bool more_may_be_away_;  // another run follows where this one finds no plan
   const SimulationResult plain_;
   const RecipeTable table_;
+  const ProblemOptions problem_options_;
   const Problem problem_;
   const bool blocking_;  // program and simulator agree on time
   Floor floor_;

@@ -4,17 +4,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "planner/event_list.h"
 #include "planner/exhaustive.h"
 #include "planner/planner.h"
-#include "planner/random_graph.h"
 #include "planner/transfer_timing.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
 #include "support/page_everything.h"
 #include "support/paging_plan.h"
-#include "support/plan_builder.h"
 #include "support/random_graph.h"
 
 namespace poet {
@@ -75,6 +75,125 @@ TEST(Overlap, TimingKeepsTheBudgetAndNeverSlowsAStepDown) {
   }
   std::printf("%d of %d schedules are faster\n", faster, cases);
   EXPECT_GT(faster, cases / 3);
+}
+
+// Forward ops whose outputs backward ops read in the opposite order, and one more op of a second
+// between the two.
+Graph chain(int length, int64_t bytes) {
+  testing::GraphBuilder g;
+  std::vector<ValueId> saved = {g.op("first").notReplayable().seconds(1).makes(bytes)};
+  for (int i = 1; i < length; ++i) {
+    saved.push_back(g.op("forward").reads({saved.back()}).notReplayable().seconds(1).makes(bytes));
+  }
+  ValueId gradient = g.op("loss").reads({saved.back()}).notReplayable().seconds(1).makes(1);
+  for (int i = length - 1; i >= 0; --i) {
+    gradient = g.op("backward")
+                   .reads({gradient, saved[static_cast<size_t>(i)]})
+                   .notReplayable()
+                   .seconds(1)
+                   .makes(1);
+  }
+  g.outlives(gradient);
+  return g.build();
+}
+
+// Nothing can be recomputed, six of twelve values must leave, and each transfer takes half an op.
+TEST(Overlap, AChainHidesAllItsTransfers) {
+  const Graph graph = chain(12, 100);
+  DeviceProfile profile = deviceWithChannels(1, 200);
+  profile.store_write_rate = 200;
+  profile.store_read_latency_seconds = 0;
+  const SimulationResult plain = simulatePlain(graph, profile);
+  SolveOptions options;
+  options.ram_budget_bytes = 650;
+  options.minimize = Objective::kTime;
+  options.time_limit_seconds = 10;
+  const Schedule schedule = solve(graph, profile, options);
+  ASSERT_TRUE(schedule.hasPlan());
+  const SimulationResult result = simulate(graph, schedule, profile);
+  EXPECT_GE(result.page_ins, 6);
+  EXPECT_GT(result.hidden_seconds, 5.9);
+  EXPECT_LE(result.peak_bytes, options.ram_budget_bytes);
+  EXPECT_NEAR(schedule.makespan_seconds, plain.makespan_seconds, 1e-9);
+  EXPECT_EQ(schedule.status, Status::kOptimal);
+}
+
+// The same where a channel is too slow for it: the plan stops no shorter than the channel does.
+TEST(Overlap, AChannelThatIsFullTakesItsTime) {
+  const Graph graph = chain(12, 100);
+  const DeviceProfile profile = deviceWithChannels(1, 20);
+  const SimulationResult plain = simulatePlain(graph, profile);
+  SolveOptions options;
+  options.ram_budget_bytes = 650;
+  options.minimize = Objective::kTime;
+  options.time_limit_seconds = 5;
+  const Schedule schedule = solve(graph, profile, options);
+  ASSERT_TRUE(schedule.hasPlan());
+  const SimulationResult result = simulate(graph, schedule, profile);
+  EXPECT_GE(schedule.makespan_seconds, result.transfer_seconds);
+  EXPECT_GT(schedule.makespan_seconds, plain.makespan_seconds * 1.5);
+  EXPECT_LE(*schedule.bound, schedule.makespan_seconds);
+  options.runtime_budget_seconds = schedule.makespan_seconds * 0.9;
+  const Schedule hurried = solve(graph, profile, options);
+  if (hurried.hasPlan()) {
+    EXPECT_LE(hurried.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
+  }
+}
+
+// Transfers that take no time at all bound from below what overlap can save.
+TEST(Overlap, NoPlanIsBetterThanTheOptimumWithFreeTransfers) {
+  int plans = 0, attained = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const Graph graph = testing::randomGraph(
+        seed + 70000,
+        {.forward_ops = 4, .parameters = 1, .largest_bytes = 12, .longest_seconds = 9});
+    if (graph.numValues() > 13) continue;  // the truth would take minutes
+    DeviceProfile profile = deviceWithChannels(1 + static_cast<int>(seed % 2), 4);
+    const SimulationResult plain = simulatePlain(graph, profile);
+    SolveOptions options;
+    options.minimize = Objective::kTime;
+    options.time_limit_seconds = 5;
+    options.ram_budget_bytes =
+        std::max<int64_t>(1, plain.peak_bytes * static_cast<int64_t>(65 + seed % 34) / 100);
+    const Schedule schedule = solve(graph, profile, options);
+    DeviceProfile instant = profile;
+    instant.store_read_rate = instant.store_write_rate = std::numeric_limits<double>::max();
+    instant.store_read_latency_seconds = instant.store_write_latency_seconds = 0;
+    instant.dma_channels = 0;
+    const auto truth = testing::exhaustiveExtra(graph, instant, options.ram_budget_bytes,
+                                                {.recompute = true, .paging = true});
+    if (!schedule.hasPlan()) continue;
+    ASSERT_TRUE(truth.has_value());
+    const double extra = schedule.makespan_seconds - plain.makespan_seconds;
+    EXPECT_GE(extra, *truth - 1e-6);
+    EXPECT_LE(*schedule.bound, schedule.makespan_seconds * (1 + 1e-9));
+    attained += extra <= *truth + 1e-6;
+    ++plans;
+  }
+  std::printf("%d of %d plans cost what they would with free transfers\n", attained, plans);
+  EXPECT_GT(plans, 10);
+  EXPECT_GT(attained, 0);
+}
+
+TEST(Overlap, TimedPlansSurviveTheCompactForm) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Graph graph = testing::randomGraph(seed, {.forward_ops = 12});
+    const DeviceProfile profile = deviceWithChannels(1, 60);
+    Schedule schedule = testing::pagingPlan(graph, seed, 0.3);
+    schedule.graph_signature = graph.signature();
+    schedule.num_ops = graph.numOps();
+    schedule.status = Status::kFeasible;
+    const planner::GraphFacts facts(graph);
+    const int64_t budget = simulate(graph, schedule, profile).peak_bytes + 20;
+    planner::TransferTiming(facts, profile).improve(budget, schedule);
+    const std::string bytes = schedule.toBytes(graph);
+    const Schedule back = Schedule::fromBytes(bytes, graph);
+    EXPECT_EQ(back.toBytes(graph), bytes);
+    EXPECT_EQ(simulate(graph, back, profile).makespan_seconds,
+              simulate(graph, schedule, profile).makespan_seconds);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+#include "planner/price_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "planner/annealing.h"
+#include "planner/clock.h"
+
+namespace poet::planner {
+namespace {
+
+constexpr double kPrices[] = {0.3, 0.1, 0.03, 1};
+constexpr double kSharePerPrice = 0.1;  // of the time limit
+constexpr double kShareOfBest = 0.4;    // of what is left then, at the best price
+// Around the best plan: short and cold, so that a walk stays near it.
+constexpr int64_t kMovesAround = 8192;
+constexpr double kHottestAround[] = {0.02, 0.1, 0.4};
+constexpr double kPatienceShare = 0.25;  // of the time limit, without a better plan
+
+class PriceSearch {
+ public:
+  PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, Incumbent& best)
+      : input_(input), starts_(starts), best_(best), deadline_(input.limits.time_limit_seconds) {}
+
+  SearchOutcome run() {
+    const double share = kSharePerPrice * input_.limits.time_limit_seconds;
+    SearchOutcome outcome;
+    size_t best_price = 0;
+    for (const double price : kPrices) {
+      problems_.push_back(problemAt(price));
+      const double before = value();
+      outcome = searchAt(problems_.size() - 1, share);
+      if (value() < before) best_price = problems_.size() - 1;
+      if (best_.isOptimal() || deadline_.over()) return outcome;
+    }
+    outcome =
+        searchAt(best_price, best_.any() ? kShareOfBest * deadline_.left() : deadline_.left());
+    if (best_.any()) searchAround();
+    return outcome;
+  }
+
+ private:
+  double value() const {
+    return best_.any() ? best_.best().objectiveValue() : std::numeric_limits<double>::infinity();
+  }
+
+  std::unique_ptr<Problem> problemAt(double price) const {
+    ProblemOptions options = input_.options;
+    options.transfer_price = price;
+    return std::make_unique<Problem>(input_.graph, input_.table, input_.profile, options);
+  }
+
+  SearchOutcome searchAt(size_t price, double seconds) {
+    const Problem& problem = *problems_[price];
+    SearchLimits limits = input_.limits;
+    limits.time_limit_seconds = std::min(seconds, deadline_.left());
+    limits.seconds_without_plan =
+        std::max(0.0, input_.limits.seconds_without_plan - deadline_.elapsed());
+    std::vector<ReplayPlan> starts = starts_;
+    if (best_.any()) starts.push_back(best_.bestPlan());
+    return searchPlan(problem, input_.goal, limits, starts,
+                      [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
+  }
+
+  // Cheap plans at some price are many, and only the clock tells them apart: walks from the best
+  // plan at all prices and temperatures in turn, with a look at the clock on the way.
+  void searchAround() {
+    const double patience = kPatienceShare * input_.limits.time_limit_seconds;
+    double last_progress = deadline_.elapsed();
+    for (uint64_t turn = 0; !deadline_.over() && !best_.isOptimal(); ++turn) {
+      if (deadline_.elapsed() - last_progress > patience) return;
+      const Problem& problem = *problems_[turn % problems_.size()];
+      const auto look = [&](const ReplayPlan& plan) {
+        if (best_.offer(problem, plan)) last_progress = deadline_.elapsed();
+      };
+      anneal(problem, best_.bestPlan(),
+             {.budget_bytes = input_.goal.budget_bytes,
+              .replay_seconds_limit = input_.goal.replay_seconds_limit,
+              .most_moves = kMovesAround,
+              .hottest = kHottestAround[(turn / problems_.size()) % std::size(kHottestAround)],
+              .time_limit_seconds = deadline_.left(),
+              .seed = turn,
+              .look = look});
+    }
+  }
+
+  const PriceSearchInput& input_;
+  const std::vector<ReplayPlan>& starts_;
+  Incumbent& best_;
+  const Deadline deadline_;
+  std::vector<std::unique_ptr<Problem>> problems_;  // by price
+};
+
+}  // namespace
+
+SearchOutcome searchPrices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
+                           Incumbent& best) {
+  return PriceSearch(input, starts, best).run();
+}
+
+}  // namespace poet::planner
