@@ -14,9 +14,9 @@ constexpr double kPrices[] = {0.3, 0.1, 0.03, 1};
 constexpr double kSharePerPrice = 0.1;  // of the time limit
 constexpr double kShareOfBest = 0.4;    // of what is left then, at the best price
 // Around the best plan: short and cold, so that a walk stays near it.
-constexpr int64_t kMovesAround = 8192;
+constexpr int64_t kMovesAround = 4096;
 constexpr double kHottestAround[] = {0.02, 0.1, 0.4};
-constexpr double kPatienceShare = 0.25;  // of the time limit, without a better plan
+constexpr int kPatience = 48;  // walks without a better plan: each price and temperature four times
 
 class PriceSearch {
  public:
@@ -59,20 +59,26 @@ class PriceSearch {
         std::max(0.0, input_.limits.seconds_without_plan - deadline_.elapsed());
     std::vector<ReplayPlan> starts = starts_;
     if (best_.any()) starts.push_back(best_.bestPlan());
-    return searchPlan(problem, input_.goal, limits, starts,
-                      [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
+    SearchOutcome outcome =
+        searchPlan(problem, input_.goal, limits, starts,
+                   [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
+    if (!input_.goal.replay_seconds_limit) {
+      best_.setBound(boundWithOverlap(problem.plain_seconds, outcome.bound_cost, kPrices[price],
+                                      input_.profile.dma_channels),
+                     "candidates");
+    }
+    return outcome;
   }
 
   // Cheap plans at some price are many, and only the clock tells them apart: walks from the best
   // plan at all prices and temperatures in turn, with a look at the clock on the way.
   void searchAround() {
-    const double patience = kPatienceShare * input_.limits.time_limit_seconds;
-    double last_progress = deadline_.elapsed();
-    for (uint64_t turn = 0; !deadline_.over() && !best_.isOptimal(); ++turn) {
-      if (deadline_.elapsed() - last_progress > patience) return;
+    uint64_t last_progress = 0;
+    for (uint64_t turn = 0; turn - last_progress < kPatience; ++turn) {
+      if (deadline_.over() || best_.isOptimal()) return;
       const Problem& problem = *problems_[turn % problems_.size()];
       const auto look = [&](const ReplayPlan& plan) {
-        if (best_.offer(problem, plan)) last_progress = deadline_.elapsed();
+        if (best_.offer(problem, plan)) last_progress = turn;
       };
       anneal(problem, best_.bestPlan(),
              {.budget_bytes = input_.goal.budget_bytes,

@@ -18,6 +18,16 @@ struct PriceSearchInput {
   SearchLimits limits;
 };
 
+// Note [A bound with overlap]
+// With R seconds of replays and X seconds of transfers on c channels a step of P seconds takes
+// M >= P + R and M >= X / c. So (1 + price * c) * M >= P + R + price * X: a bound on
+// R + price * X, from transfers that take memory for no longer than they must, bounds M. Not
+// claimed with a deadline, which the program applies to priced seconds.
+inline double boundWithOverlap(double plain_seconds, double bound_cost, double price,
+                               int channels) {
+  return (plain_seconds + bound_cost) / (1 + price * channels);
+}
+
 // Searches plans at several prices (Note [The price of a transfer]) for a share of the time each,
 // goes on at the one whose plan is best by the simulator, and spends the rest on plans around the
 // best one, each of them timed. Every plan is offered to `best`. `starts` are plans of a problem

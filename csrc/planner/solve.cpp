@@ -87,6 +87,8 @@ class SolveRun {
         plain_.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
       return tooSlow();
     }
+    if (!blocking_ && options_.minimize != Objective::kMemory)
+      best_.setBound(plain_.makespan_seconds, "all");
     if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
       best_.offer(problem_, problem_.leastPlan());
       if (options_.minimize != Objective::kMemory)
@@ -109,6 +111,14 @@ class SolveRun {
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found = leastCost(problem_, options_.ram_budget_bytes, exactOptions());
       if (found.plan) best_.offer(problem_, *found.plan);
+      if (!blocking_ && !best_.isOptimal()) {
+        if (!options_.runtime_budget_seconds) {
+          best_.setBound(
+              boundWithOverlap(plain_.makespan_seconds, found.bound_cost, 1, profile_.dma_channels),
+              "all");
+        }
+        searchLeastCost({}, deadline_.left());
+      }
       if (best_.any())
         return best_.finished(plain_.makespan_seconds + (blocking_ ? found.bound_cost : 0), "all");
       if (!found.infeasible) return withoutPlan(ExactPeak{});
@@ -165,7 +175,6 @@ class SolveRun {
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
                                 double seconds_without_plan) {
     if (!blocking_) {
-      best_.setBound(plain_.makespan_seconds, "all");
       return searchPrices({.graph = graph_,
                            .table = table_,
                            .profile = profile_,

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "planner/event_list.h"
-#include "planner/exhaustive.h"
 #include "planner/planner.h"
 #include "planner/transfer_timing.h"
 #include "schedule/simulator.h"
@@ -126,54 +124,19 @@ TEST(Overlap, AChannelThatIsFullTakesItsTime) {
   SolveOptions options;
   options.ram_budget_bytes = 650;
   options.minimize = Objective::kTime;
-  options.time_limit_seconds = 5;
+  options.time_limit_seconds = 2;
   const Schedule schedule = solve(graph, profile, options);
   ASSERT_TRUE(schedule.hasPlan());
   const SimulationResult result = simulate(graph, schedule, profile);
   EXPECT_GE(schedule.makespan_seconds, result.transfer_seconds);
   EXPECT_GT(schedule.makespan_seconds, plain.makespan_seconds * 1.5);
   EXPECT_LE(*schedule.bound, schedule.makespan_seconds);
+  EXPECT_GT(*schedule.bound, plain.makespan_seconds * 1.2);
   options.runtime_budget_seconds = schedule.makespan_seconds * 0.9;
   const Schedule hurried = solve(graph, profile, options);
   if (hurried.hasPlan()) {
     EXPECT_LE(hurried.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
   }
-}
-
-// Transfers that take no time at all bound from below what overlap can save.
-TEST(Overlap, NoPlanIsBetterThanTheOptimumWithFreeTransfers) {
-  int plans = 0, attained = 0;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
-    SCOPED_TRACE(seed);
-    const Graph graph = testing::randomGraph(
-        seed + 70000,
-        {.forward_ops = 4, .parameters = 1, .largest_bytes = 12, .longest_seconds = 9});
-    if (graph.numValues() > 13) continue;  // the truth would take minutes
-    DeviceProfile profile = deviceWithChannels(1 + static_cast<int>(seed % 2), 4);
-    const SimulationResult plain = simulatePlain(graph, profile);
-    SolveOptions options;
-    options.minimize = Objective::kTime;
-    options.time_limit_seconds = 5;
-    options.ram_budget_bytes =
-        std::max<int64_t>(1, plain.peak_bytes * static_cast<int64_t>(65 + seed % 34) / 100);
-    const Schedule schedule = solve(graph, profile, options);
-    DeviceProfile instant = profile;
-    instant.store_read_rate = instant.store_write_rate = std::numeric_limits<double>::max();
-    instant.store_read_latency_seconds = instant.store_write_latency_seconds = 0;
-    instant.dma_channels = 0;
-    const auto truth = testing::exhaustiveExtra(graph, instant, options.ram_budget_bytes,
-                                                {.recompute = true, .paging = true});
-    if (!schedule.hasPlan()) continue;
-    ASSERT_TRUE(truth.has_value());
-    const double extra = schedule.makespan_seconds - plain.makespan_seconds;
-    EXPECT_GE(extra, *truth - 1e-6);
-    EXPECT_LE(*schedule.bound, schedule.makespan_seconds * (1 + 1e-9));
-    attained += extra <= *truth + 1e-6;
-    ++plans;
-  }
-  std::printf("%d of %d plans cost what they would with free transfers\n", attained, plans);
-  EXPECT_GT(plans, 10);
-  EXPECT_GT(attained, 0);
 }
 
 TEST(Overlap, TimedPlansSurviveTheCompactForm) {
