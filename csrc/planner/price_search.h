@@ -22,7 +22,7 @@ struct PriceSearchInput {
 // With R seconds of replays and X seconds of transfers on c channels a step of P seconds takes
 // M >= P + R and M >= X / c. So (1 + price * c) * M >= P + R + price * X: a bound on
 // R + price * X, from transfers that take memory for no longer than they must, bounds M. Not
-// claimed with a deadline, which the program applies to priced seconds.
+// claimed from programs with a deadline's row that charges transfers in full.
 inline double boundWithOverlap(double plain_seconds, double bound_cost, double price,
                                int channels) {
   return (plain_seconds + bound_cost) / (1 + price * channels);
