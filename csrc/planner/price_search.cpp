@@ -14,7 +14,7 @@ namespace {
 constexpr double kPrices[] = {0.3, 0.1, 0.03, 1};
 constexpr size_t kLaxPrice = 1;         // where no plan keeps the deadline yet
 constexpr double kSharePerPrice = 0.1;  // of the time limit
-constexpr double kShareOfBest = 0.4;    // of what is left then, at the best price
+constexpr double kShareOfBest = 0.15;   // of what is left then, at the best price
 // Around the best plan: short and cold, so that a walk stays near it.
 constexpr int64_t kMovesAround = 4096;
 constexpr double kHottestAround[] = {0.02, 0.1, 0.4};
