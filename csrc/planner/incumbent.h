@@ -54,7 +54,7 @@ class Incumbent {
 
  private:
   void describe(Schedule& schedule) const;
-  bool timeTransfers(Schedule& schedule) const;
+  bool timeTransfers(Schedule& schedule, bool moves) const;
 
   const Graph& graph_;
   const DeviceProfile& profile_;

@@ -300,7 +300,7 @@ class Walk {
 
 }  // namespace
 
-void TransferTiming::improve(int64_t budget_bytes, Schedule& schedule) const {
+void TransferTiming::improve(int64_t budget_bytes, Schedule& schedule, bool moves) const {
   if (schedule.countActions(ActionKind::kPageIn) + schedule.countActions(ActionKind::kPageOut) == 0)
     return;
   EventList list = eventsOf(facts_, profile_, schedule);
@@ -310,6 +310,7 @@ void TransferTiming::improve(int64_t budget_bytes, Schedule& schedule) const {
   Walked best = walk(std::nullopt);
   orderPageOuts(list);
   for (const double stretch : kStretches) {
+    if (!moves) break;
     Walked next = walk(stretch);
     if (next.peak_bytes > budget_bytes ||
         next.makespan_seconds >= best.makespan_seconds * (1 - kLeastGain))

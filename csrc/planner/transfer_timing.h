@@ -33,7 +33,8 @@ class TransferTiming {
   // step faster, and writes believed_seconds and believed_peak_bytes. The schedule must be one that
   // the simulator carries out. O((ops + actions) x page-ins) at worst; milliseconds for a
   // thousand ops and hundreds of transfers.
-  void improve(int64_t budget_bytes, Schedule& schedule) const;
+  // Without `moves` it only writes the two.
+  void improve(int64_t budget_bytes, Schedule& schedule, bool moves = true) const;
 
  private:
   const GraphFacts& facts_;
