@@ -99,6 +99,7 @@ class Annealing {
     price_ =
         std::clamp(feasible() ? price_ / kPriceStep : price_ * kPriceStep, kLeastPrice, kMostPrice);
     energy_ = energy();
+    if (options_.look && feasible()) options_.look(state_.plan());
     if (!result_.best && state_.excessBytes() > 0) {
       const int64_t peak = state_.peakBytes();
       if (peak < result_.closest_peak_bytes) {

@@ -27,6 +27,8 @@ struct AnnealingOptions {
   double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
   bool pages = true;  // moves may page
+  // Shown the plan every few hundred moves, where it keeps budget and deadline.
+  std::function<void(const ReplayPlan&)> look = {};
 };
 
 struct AnnealingResult {

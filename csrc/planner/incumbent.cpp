@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
 #include "planner/extract.h"
 #include "planner/options.h"
 #include "schedule/simulator.h"
@@ -17,6 +18,7 @@ bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
   }
   if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
   best_ = std::move(schedule);
+  best_plan_ = plan;
   describe(*best_);
   if (callback_) callback_(*best_);
   return true;
@@ -26,8 +28,35 @@ Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) co
   Schedule schedule = emptySchedule(graph_, options_);
   schedule.status = Status::kFeasible;
   writeActions(problem, plan, schedule);
+  if (profile_.dma_channels > 0) {
+    Schedule timed = schedule;
+    if (timeTransfers(timed, true)) {
+      if (profile_.wake_joules <= 0 || options_.runtime_budget_seconds) return timed;
+      // Transfers that are spread out wake the store more often.
+      Schedule unmoved = schedule;
+      const bool better =
+          timeTransfers(unmoved, false) && unmoved.objectiveValue() < timed.objectiveValue();
+      return better ? unmoved : timed;
+    }
+  }
   finalize(graph_, profile_, schedule);
   return schedule;
+}
+
+// The simulator has the last word: false where it does not find what the timing says.
+bool Incumbent::timeTransfers(Schedule& schedule, bool moves) const {
+  const int64_t plan_bytes = schedule.believed_peak_bytes;
+  const int64_t budget_bytes = options_.minimize == Objective::kMemory
+                                   ? std::min(options_.ram_budget_bytes, plan_bytes)
+                                   : options_.ram_budget_bytes;
+  try {
+    timing_.improve(budget_bytes, schedule, moves);
+    finalize(graph_, profile_, schedule);
+  } catch (const ScheduleError&) {
+    return false;
+  }
+  return schedule.peak_bytes <= std::max(budget_bytes, plan_bytes) &&
+         schedule.makespan_seconds <= schedule.believed_seconds * (1 + kSecondsTolerance);
 }
 
 void Incumbent::setBound(double bound, const std::string& scope) {

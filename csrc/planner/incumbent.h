@@ -7,6 +7,7 @@
 #include "planner/planner.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
+#include "planner/transfer_timing.h"
 
 namespace poet::planner {
 
@@ -20,17 +21,26 @@ class Incumbent {
  public:
   Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
             const IncumbentCallback& callback)
-      : graph_(graph), profile_(profile), options_(options), callback_(callback) {}
+      : graph_(graph),
+        profile_(profile),
+        options_(options),
+        callback_(callback),
+        facts_(graph),
+        timing_(facts_, profile) {}
 
   // Takes the plan if the simulator finds it within the budgets and better than the best so far;
   // then the callback hears of it. True where it was taken.
   bool offer(const Problem& problem, const ReplayPlan& plan);
 
-  // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not.
+  // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not. Its
+  // transfers are timed where they run beside computation (TransferTiming).
   Schedule simulated(const Problem& problem, const ReplayPlan& plan) const;
 
   bool any() const { return best_.has_value(); }
   const Schedule& best() const { return *best_; }
+  const ReplayPlan& bestPlan() const { return best_plan_; }  // where there is one
+
+  bool isOptimal() const { return best_ && best_->status == Status::kOptimal; }
 
   // A lower bound in the objective's unit; "all" beats "candidates" where both are known.
   void setBound(double bound, const std::string& scope);
@@ -44,12 +54,16 @@ class Incumbent {
 
  private:
   void describe(Schedule& schedule) const;
+  bool timeTransfers(Schedule& schedule, bool moves) const;
 
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
   const IncumbentCallback& callback_;
+  const GraphFacts facts_;
+  const TransferTiming timing_;
   std::optional<Schedule> best_;
+  ReplayPlan best_plan_;
   std::optional<double> all_bound_, candidates_bound_;
 };
 

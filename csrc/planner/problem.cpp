@@ -74,6 +74,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
       graph_(&graph),
       profile_(&profile),
       objective_(options.objective),
+      transfer_price_(options.transfer_price),
       pages_(options.paging && profile.hasStore()) {
   for (const Op& op : graph.ops()) plain_seconds += profile.firstSeconds(op);
   for (int64_t k = 0; k < graph.numOps(); ++k) {
@@ -214,7 +215,7 @@ void Problem::addSegments(ValueId id, const ProblemOptions& options) {
   if (is_away) {
     page_outs.push_back(numValues());
     const double seconds = profile_->pageOutSeconds(value.bytes);
-    constant_seconds += seconds;
+    constant_seconds += transfer_price_ * seconds;
     constant_cost += costOfTransfer(seconds);
   }
   // A schedule may page between two writes: this problem does not.
@@ -244,12 +245,14 @@ void Problem::addPage(int v) {
   // A schedule may page between the writes to a value: this problem does not.
   if (page.last_stage > value.first_stage + 1 && value.first_stage >= 0) exact = false;
   page.out_stage = page.last_stage + 1;
-  page.seconds = profile_->pageInSeconds(value.bytes);
-  page.cost = costOfTransfer(page.seconds);
+  const double in_seconds = profile_->pageInSeconds(value.bytes);
+  page.seconds = transfer_price_ * in_seconds;
+  page.cost = costOfTransfer(in_seconds);
   const bool written_anyway = value.starts_away || (!page_outs.empty() && page_outs.back() == v);
   if (!written_anyway) {
-    page.once_seconds = profile_->pageOutSeconds(value.bytes);
-    page.once_cost = costOfTransfer(page.once_seconds);
+    const double out_seconds = profile_->pageOutSeconds(value.bytes);
+    page.once_seconds = transfer_price_ * out_seconds;
+    page.once_cost = costOfTransfer(out_seconds);
   }
   value.page = static_cast<int>(replays.size());
   replays.push_back(std::move(page));
@@ -257,8 +260,8 @@ void Problem::addPage(int v) {
 
 double Problem::costOfTransfer(double seconds) const {
   const double watts = profile_->busyWatts() + profile_->alwaysWatts();
-  if (objective_ != Objective::kEnergy || watts <= 0) return seconds;
-  return seconds * (profile_->alwaysWatts() + profile_->store_watts) / watts;
+  if (objective_ != Objective::kEnergy || watts <= 0) return transfer_price_ * seconds;
+  return seconds * (transfer_price_ * profile_->alwaysWatts() + profile_->store_watts) / watts;
 }
 
 double Problem::costOfWakeUp() const {

@@ -35,6 +35,14 @@ namespace poet::planner {
 // the generator states of a random recipe are kept once. So greedy, annealing, program, cuts and
 // extraction know of one kind of thing. The page_out stands right after the last write: earlier is
 // impossible, and later gains nothing without overlap.
+//
+// Note [The price of a transfer]
+// A transfer that blocks costs the step its seconds. One that runs beside computation costs it
+// nothing until a channel is full: with R seconds of replays and X seconds of transfers on c
+// channels a step takes at least max(plain + R, X / c). Plans are searched for R + price * X with
+// 0 < price <= 1, the Lagrange multiplier of the channels' capacity. Energy that the store draws
+// while it moves something is charged in full. A price is a way to look for plans and nothing more:
+// what they take is timed (Note [Timing of transfers]) and simulated.
 struct Evictable {
   ValueId id;
   int64_t bytes = 0;
@@ -106,6 +114,9 @@ struct ProblemOptions {
   bool paging = false;  // needs DeviceProfile::hasStore()
   // See Note [Away between steps] in schedule/schedule.h.
   std::vector<ValueId> away = {};
+  // Of a second of transfers, in seconds of the step: 1 where transfers block (Note [The price of a
+  // transfer]).
+  double transfer_price = 1;
 };
 
 // Immutable once built.
@@ -133,6 +144,7 @@ class Problem {
   bool pages() const { return pages_; }
   // Seconds of plain computation that are as dear as a transfer of so many seconds, and as a
   // wake-up of the store.
+  // The former is priced, and so are the seconds of page-ins and page-outs below.
   double costOfTransfer(double seconds) const;
   double costOfWakeUp() const;
 
@@ -175,6 +187,7 @@ class Problem {
   const Graph* graph_;
   const DeviceProfile* profile_;
   Objective objective_;
+  double transfer_price_ = 1;
   bool pages_ = false;
   std::vector<std::vector<int>> segments_;  // by ValueId: indices into values, ascending in time
   OpId last_backward_;

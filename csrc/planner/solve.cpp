@@ -11,7 +11,7 @@
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
-#include "planner/prefetch.h"
+#include "planner/price_search.h"
 #include "planner/search.h"
 #include "schedule/simulator.h"
 
@@ -69,9 +69,9 @@ class SolveRun {
         more_may_be_away_(more_may_be_away),
         plain_(simulatePlain(graph, profile)),
         table_(graph),
-        problem_(
-            graph, table_, profile,
+        problem_options_(
             problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes), options, away)),
+        problem_(graph, table_, profile, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
         best_(graph, profile, options, on_incumbent) {}
 
@@ -87,6 +87,8 @@ class SolveRun {
         plain_.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
       return tooSlow();
     }
+    if (!blocking_ && options_.minimize != Objective::kMemory)
+      best_.setBound(plain_.makespan_seconds, "all");
     if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
       best_.offer(problem_, problem_.leastPlan());
       if (options_.minimize != Objective::kMemory)
@@ -109,6 +111,14 @@ class SolveRun {
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found = leastCost(problem_, options_.ram_budget_bytes, exactOptions());
       if (found.plan) best_.offer(problem_, *found.plan);
+      if (!blocking_ && !best_.isOptimal()) {
+        if (!options_.runtime_budget_seconds) {
+          best_.setBound(
+              boundWithOverlap(plain_.makespan_seconds, found.bound_cost, 1, profile_.dma_channels),
+              "all");
+        }
+        searchLeastCost({}, deadline_.left());
+      }
       if (best_.any())
         return best_.finished(plain_.makespan_seconds + (blocking_ ? found.bound_cost : 0), "all");
       if (!found.infeasible) return withoutPlan(ExactPeak{});
@@ -162,14 +172,23 @@ class SolveRun {
                      : best_.finished();
   }
 
-  // With overlap the program charges transfers in full: never optimistic, and so no bound.
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
                                 double seconds_without_plan) {
+    if (!blocking_) {
+      return searchPrices({.graph = graph_,
+                           .table = table_,
+                           .profile = profile_,
+                           .options = problem_options_,
+                           .goal = {.budget_bytes = options_.ram_budget_bytes,
+                                    .replay_seconds_limit = replayLimit()},
+                           .limits = limits(seconds_without_plan)},
+                          starts, best_);
+    }
     return searchPlan(
         problem_,
         {.budget_bytes = options_.ram_budget_bytes, .replay_seconds_limit = replayLimit()},
         limits(seconds_without_plan), starts, [&](const ReplayPlan& plan, double bound_cost) {
-          if (blocking_) best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
+          best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
           best_.offer(problem_, plan);
         });
   }
@@ -285,6 +304,7 @@ class SolveRun {
   const bool more_may_be_away_;  // another run follows where this one finds no plan
   const SimulationResult plain_;
   const RecipeTable table_;
+  const ProblemOptions problem_options_;
   const Problem problem_;
   const bool blocking_;  // program and simulator agree on time
   Floor floor_;
@@ -323,7 +343,6 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
             .run();
     if (last || schedule.hasPlan() || deadline.over()) break;
   }
-  prefetch(graph, profile, options.ram_budget_bytes, schedule);
   schedule.solve_seconds = deadline.elapsed();
   return schedule;
 }
