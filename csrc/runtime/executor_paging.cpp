@@ -40,7 +40,8 @@ void Executor::pageOut(ValueId v) {
     ++pager_.counters().skipped_page_outs;
     return;
   }
-  if (entry.pinned || !AllocatorTap::ownsDataOf(*storage)) {
+  const bool is_on_its_way = pager_.isBeingWritten(v);  // then the pager owns the data
+  if (!is_on_its_way && (entry.pinned || !AllocatorTap::ownsDataOf(*storage))) {
     ++pager_.counters().skipped_page_outs;
     keepInMemory(v, std::move(storage));
     return;
