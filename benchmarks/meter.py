@@ -212,6 +212,10 @@ def poet_record(
         "predicted_extra_percent": 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
         if has_plan
         else None,
+        # By the program's own arithmetic; predicted_extra_percent is the simulator's.
+        "believed_extra_percent": 100 * (schedule.believed_seconds / graph.plain_seconds - 1)
+        if has_plan
+        else None,
         "gap": schedule.gap if has_plan else None,
         "compact_bytes": len(schedule.to_bytes()) if has_plan else None,
         "solve_seconds": None if schedule is None else schedule.solve_seconds,

@@ -77,9 +77,6 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
       transfer_price_(options.transfer_price),
       pages_(options.paging && profile.hasStore()) {
   for (const Op& op : graph.ops()) plain_seconds += profile.firstSeconds(op);
-  for (int64_t k = 0; k < graph.numOps(); ++k) {
-    if (graph.ops()[static_cast<size_t>(k)].phase == Phase::kBackward) last_backward_ = OpId(k);
-  }
   findStages();
   findReplays(table, options);
   std::sort(away.begin(), away.end());
@@ -93,35 +90,12 @@ void Problem::findStages() {
   for (int64_t k = 0; k <= graph_->numOps(); ++k) stages.push_back(Stage{.op = OpId(k)});
 }
 
-// Note [Lean problems]
-// With an optimizer in the step, hundreds of gradients and temporaries live after the last backward
-// op. Gradients outlive the step and nearly all of its second half; temporaries live for an op or
-// two. A lean problem leaves them as they are.
-bool Problem::leftOut(const Recipe& recipe) const {
-  if (!last_backward_.valid()) return false;
-  if (recipe.producer() > last_backward_ || recipe.lastOp() > last_backward_) return true;
-  const bool backward = graph_->op(recipe.producer()).phase == Phase::kBackward;
-  for (const ValueId v : recipe.outputs) {
-    const auto& uses = graph_->usesOf(v);
-    if (!uses.empty() && uses.back() > last_backward_) return true;
-    if (backward && graph_->value(v).death >= graph_->endOfStep()) return true;
-  }
-  return false;
-}
-
 void Problem::findReplays(const RecipeTable& table, const ProblemOptions& options) {
   segments_.assign(static_cast<size_t>(graph_->numValues()), {});
   const auto& recipes = table.recipes();
-  std::vector<char> left_out(recipes.size(), 0);
   std::vector<int> order;
-  for (size_t r = 0; options.recompute && r < recipes.size(); ++r) {
-    if (options.lean && leftOut(recipes[r])) {
-      left_out[r] = 1;
-      exact = false;
-    } else {
-      order.push_back(static_cast<int>(r));
-    }
-  }
+  for (size_t r = 0; options.recompute && r < recipes.size(); ++r)
+    order.push_back(static_cast<int>(r));
   // The page-in of an input stands before the recipes that read it.
   for (const int r : runningOrder(table, order)) {
     const Recipe& recipe = recipes[static_cast<size_t>(r)];
@@ -134,19 +108,13 @@ void Problem::findReplays(const RecipeTable& table, const ProblemOptions& option
     const int r = table.recipeOf(ValueId(i));
     if (!options.recompute || r < 0) addSegments(ValueId(i), options);
   }
-  // An input that this problem keeps as it is must still be alive.
   for (Replay& replay : replays) {
     if (replay.is_page) continue;
     const Recipe& recipe = recipes[static_cast<size_t>(replay.table_index)];
-    OpId limit = recipe.valid_until;
     for (const ValueId u : recipe.inputs) {
-      const int source = table.recipeOf(u);
-      if (source >= 0 && left_out[static_cast<size_t>(source)])
-        limit = std::min(limit, graph_->value(u).death);
-      if (source >= 0 && !left_out[static_cast<size_t>(source)] && segments_[at(u)].empty())
-        replay.held.push_back(u);
+      if (table.recipeOf(u) >= 0 && segments_[at(u)].empty()) replay.held.push_back(u);
     }
-    replay.until_stage = limit.index;
+    replay.until_stage = recipe.valid_until.index;
   }
 }
 

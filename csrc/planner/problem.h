@@ -106,9 +106,6 @@ struct ProblemOptions {
   // tiny graphs exact.
   static int64_t defaultSmallBytes(int64_t plain_peak_bytes);
   int64_t small_bytes = 0;
-  // Leaves out gradients that survive the step and everything that the optimizer makes or touches:
-  // they are seldom worth a choice, and there are hundreds of them.
-  bool lean = false;
   Objective objective = Objective::kEnergy;
   bool recompute = true;
   bool paging = false;  // needs DeviceProfile::hasStore()
@@ -182,7 +179,6 @@ class Problem {
   void findUses(const RecipeTable& table);
   void findFixed();
   void findFloor();
-  bool leftOut(const Recipe& recipe) const;
 
   const Graph* graph_;
   const DeviceProfile* profile_;
@@ -190,7 +186,6 @@ class Problem {
   double transfer_price_ = 1;
   bool pages_ = false;
   std::vector<std::vector<int>> segments_;  // by ValueId: indices into values, ascending in time
-  OpId last_backward_;
 };
 
 }  // namespace poet::planner

@@ -113,8 +113,8 @@ void Executor::pageIn(ValueId v) {
   dropTemporaries();
 }
 
-// The copy's bytes into the value's storage, which waits for them. False if the copy is lost and the
-// value can be recomputed. Throws StoreError if it cannot.
+// The copy's bytes into the value's storage, which waits for them. False if the copy is lost and
+// the value can be recomputed. Throws StoreError if it cannot.
 bool Executor::load(ValueId v) {
   StorageHold fresh;
   try {

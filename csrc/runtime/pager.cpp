@@ -39,8 +39,8 @@ void Pager::resize(size_t values) {
 }
 
 void Pager::end() {
-  for (ValueId v(0); (hasCopies() || num_arriving_ > 0) &&
-                     static_cast<size_t>(v.index) < copies_.size();
+  for (ValueId v(0);
+       (hasCopies() || num_arriving_ > 0) && static_cast<size_t>(v.index) < copies_.size();
        ++v.index)
     drop(v);
   copies_.clear();

@@ -93,8 +93,8 @@ class Pager {
   PageCopy give(ValueId v);
   void adopt(ValueId v, PageCopy copy);
 
-  // Begins to read the value's copy into fresh memory. Throws what the allocator throws. `for_dead`:
-  // the value died before, and is wanted for somebody else's recompute.
+  // Begins to read the value's copy into fresh memory. Throws what the allocator throws.
+  // `for_dead`: the value died before, and is wanted for somebody else's recompute.
   void beginRead(ValueId v, bool for_dead);
   bool isArriving(ValueId v) const { return num_arriving_ > 0 && at(arriving_, v).data; }
   // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
@@ -117,7 +117,7 @@ class Pager {
     TransferQueue::Ticket ticket;
     WeakStorage storage = noStorage();
     c10::DataPtr data;  // the storage's, which only points to it now
-    PageCopy copy;  // what it will be
+    PageCopy copy;      // what it will be
   };
   struct Arrival {
     StorageHold data;

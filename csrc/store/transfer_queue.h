@@ -32,8 +32,8 @@ class POET_API TransferQueue {
   TransferQueue(const TransferQueue&) = delete;
   TransferQueue& operator=(const TransferQueue&) = delete;
 
-  // Begin a transfer. The memory is the caller's, and must stay, unchanged, until wait() or isDone()
-  // says that it is over. Throw nothing but what memory for the ticket throws.
+  // Begin a transfer. The memory is the caller's, and must stay, unchanged, until wait() or
+  // isDone() says that it is over. Throw nothing but what memory for the ticket throws.
   Ticket write(const void* data, int64_t bytes);
   Ticket read(int64_t slot, void* data);
   // Blocks until it is over; returns the slot. Throws the StoreError that ended it, each time that

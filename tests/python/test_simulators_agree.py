@@ -296,5 +296,7 @@ def test_actions_that_name_nothing_are_refused(change: dict[str, Any]) -> None:
     values = [{"bytes": 8, "death": 2}, {"bytes": 8, "producer": 0, "death": 1}]
     graph = poet.Graph.from_json(graph_text({"base_bytes": 0, "ops": ops, "values": values}))
     assert compare(graph, None) is not None
-    with pytest.raises((poet.FormatError, poet.ScheduleError), match=r"expected|cannot|missing|no store"):
+    with pytest.raises(
+        (poet.FormatError, poet.ScheduleError), match=r"expected|cannot|missing|no store"
+    ):
         poet.simulate(graph, with_actions(graph, [change]))

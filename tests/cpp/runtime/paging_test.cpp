@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "runtime/session.h"
@@ -62,6 +65,95 @@ INSTANTIATE_TEST_SUITE_P(Executor, PagedSteps,
                            return std::string(std::get<0>(one.param).name) +
                                   (std::get<1>(one.param) ? "_away" : "_in_step");
                          });
+
+// ------------------------------------------------------------------------------------------------
+// transfers that are still under way when something needs them
+
+// Every transfer takes some milliseconds more than the disk does.
+class SlowStore final : public PageStore {
+ public:
+  explicit SlowStore(uint64_t seed) : random_(seed) {}
+
+  void reserve(int64_t bytes) override { disk_->reserve(bytes); }
+  int64_t write(const void* data, int64_t bytes) override {
+    dawdle();
+    return disk_->write(data, bytes);
+  }
+  void read(int64_t slot, void* data) override {
+    dawdle();
+    disk_->read(slot, data);
+  }
+  void release(int64_t slot) override { disk_->release(slot); }
+  int64_t bytesOf(int64_t slot) const override { return disk_->bytesOf(slot); }
+  int64_t slotsInUse() const override { return disk_->slotsInUse(); }
+  int64_t bufferBytes() const override { return disk_->bufferBytes(); }
+  double cachedShare() const override { return disk_->cachedShare(); }
+  const StoreCounters& counters() const override { return disk_->counters(); }
+  const std::string& directory() const override { return disk_->directory(); }
+
+ private:
+  void dawdle() { std::this_thread::sleep_for(std::chrono::microseconds(random_() % 2000)); }
+
+  const std::unique_ptr<PageStore> disk_ = PageStore::open("");
+  std::minstd_rand random_;
+};
+
+class SlowTransfers : public ::testing::TestWithParam<NamedStep> {};
+
+// The debug mode compares each op's resident bytes with the simulator's: they do not depend on
+// time.
+TEST_P(SlowTransfers, ChangeNeitherBitsNorMemory) {
+  const AllocatorTap::Guard tap;
+  const bool has_variants = std::string(GetParam().name) == "accumulation";
+  const int calls = has_variants ? 15 : 5;
+  const Trained plain = trainPlain(GetParam().make(), calls);
+
+  const TorchStep step = GetParam().make();
+  LiveStep live(step, /*verify=*/true);
+  live.session().setStore(std::make_shared<SlowStore>(11));
+  for (int call = 0; call < calls; ++call) {
+    const StepReport report = live.run();
+    if (!report.newly_stable) continue;
+    const auto graph = live.session().graphOf(report.variant);
+    live.session().setPlan(report.variant,
+                           std::make_shared<const Schedule>(pageEverything(*graph, false)),
+                           hostProfile());
+  }
+
+  EXPECT_THAT(differences(plain.state, step.state()), IsEmpty());
+  const PagingCounters pages = live.session().pagingCounters();
+  EXPECT_GT(pages.planned_page_outs, 0);
+  EXPECT_GT(pages.waited_seconds, 0);
+  EXPECT_EQ(pages.failed_page_outs + pages.failed_page_ins, 0) << pages.trouble;
+  const ExecutorCounters counters = live.session().executorCounters();
+  if (counters.switches == 0) {
+    EXPECT_EQ(counters.first_unplanned, "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, SlowTransfers, ::testing::ValuesIn(allSteps()),
+                         [](const ::testing::TestParamInfo<NamedStep>& one) {
+                           return std::string(one.param.name);
+                         });
+
+// Autograd accumulates in place where it has the only reference, and so does whoever asks.
+TEST(Paging, AValueOnItsWayOutHasNoMoreReferencesThanBefore) {
+  at::Tensor x = at::ones({512, 512}), made;
+  size_t references = 0;
+  LiveStep live([&] {
+    made = x.mul(2);
+    at::Tensor other = x.add(1);
+    references = made.storage().use_count();
+    made = made.mul(other);
+  });
+  live.session().setStore(std::make_shared<SlowStore>(3));
+  live.trace();
+  const size_t plain = references;
+  live.plan(pageEverything(live.graph(), false));
+  live.run();
+  EXPECT_EQ(references, plain);
+  EXPECT_TRUE(sameBits(made, at::full({512, 512}, 4.0f)));
+}
 
 // ------------------------------------------------------------------------------------------------
 // faults
