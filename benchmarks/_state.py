@@ -10,7 +10,8 @@ from torch import Tensor
 
 def digest(tensor: Tensor) -> str:
     """SHA-256 over a tensor's type, shape and bytes."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    # A copy: memory that NumPy shares is never paged.
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
     text = f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
     return hashlib.sha256(text + flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 

@@ -54,6 +54,7 @@ py::dict countersToDict(Session& session) {
   result["unplanned_page_ins"] = pages.unplanned_page_ins;
   result["moved_between_steps"] = pages.moved_between_steps;
   result["skipped_page_outs"] = pages.skipped_page_outs;
+  result["shared_page_outs"] = pages.shared_page_outs;
   result["failed_page_outs"] = pages.failed_page_outs;
   result["failed_page_ins"] = pages.failed_page_ins;
   result["paged_out_bytes"] = pages.paged_out_bytes;

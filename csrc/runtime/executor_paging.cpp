@@ -41,8 +41,8 @@ void Executor::pageOut(ValueId v) {
     return;
   }
   const bool is_on_its_way = pager_.isBeingWritten(v);  // then the pager owns the data
-  if (!is_on_its_way && (entry.pinned || !AllocatorTap::ownsDataOf(*storage))) {
-    ++pager_.counters().skipped_page_outs;
+  if (!is_on_its_way && (entry.pinned || !AllocatorTap::mayRelease(*storage))) {
+    pager_.noteShared(storage->nbytes());
     keepInMemory(v, std::move(storage));
     return;
   }
@@ -174,7 +174,7 @@ void Executor::moveOutAtStart() {
   for (const ValueId v : plan_->schedule().away_between_steps) {
     const Residency::Entry& entry = residency_[v];
     const StorageHold storage = entry.resident ? entry.ref.lock() : StorageHold();
-    if (!storage || entry.pinned || !AllocatorTap::ownsDataOf(*storage)) continue;
+    if (!storage || entry.pinned || !AllocatorTap::mayRelease(*storage)) continue;
     if (!copyToStore(v, storage) || !pager_.settle(v)) continue;
     ++pager_.counters().moved_between_steps;
     residency_.evict(v);

@@ -99,6 +99,16 @@ void Pager::noteFailure(const std::string& what) {
   }
 }
 
+void Pager::noteShared(size_t bytes) {
+  if (counters_.shared_page_outs++ > 0) return;
+  counters_.trouble = detail::message(
+      "a value of ", bytes,
+      " bytes, which the plan moves to the store, stays in memory, because a "
+      "NumPy array or another raw reader was given that memory after the plan was made: steps may "
+      "need more than the budget. Read a copy instead (tensor.clone().numpy()), or make the array "
+      "before poet.wrap, and the plan will leave that memory alone.");
+}
+
 void Pager::adopt(ValueId v, PageCopy copy) {
   drop(v);
   copies_[static_cast<size_t>(v.index)] = std::move(copy);

@@ -30,7 +30,8 @@ struct PagingCounters {
   int64_t unplanned_page_ins = 0;   // because something was needed that the plan had away
   int64_t moved_between_steps = 0;  // values that were put away for the time between two steps
   int64_t failed_page_outs = 0;     // the value stayed in memory
-  int64_t skipped_page_outs = 0;    // not poet's to release, or not known yet: it stayed in memory
+  int64_t skipped_page_outs = 0;    // not known yet, or nothing is paged any more: it stayed
+  int64_t shared_page_outs = 0;     // something else reads the memory, NumPy say: it stayed
   int64_t failed_page_ins = 0;      // recomputed instead, or an error
   int64_t paged_out_bytes = 0;
   int64_t paged_in_bytes = 0;
@@ -62,6 +63,11 @@ class Pager {
  public:
   // After that many failures in a row nothing is written any more.
   static constexpr int kFailuresAllowed = 3;
+
+  Pager() = default;
+  ~Pager() { end(); }  // no transfer outlives the memory that it works on
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
 
   void setStore(std::shared_ptr<PageStore> store) {
     queue_ = std::make_unique<TransferQueue>(std::move(store));
@@ -107,6 +113,9 @@ class Pager {
   // stays.
   StorageHold read(const PageCopy& copy);
   void release(const PageCopy& copy);
+
+  // A value is not paged because its memory is not poet's alone to release.
+  void noteShared(size_t bytes);
 
   PagingCounters& counters() { return counters_; }
   // With what the store has counted. Waits for the transfers under way.

@@ -87,7 +87,7 @@ bool Residency::evict(ValueId v) {
     entry.resident = false;
     return true;
   }
-  if (entry.pinned || !AllocatorTap::ownsDataOf(*storage)) return false;
+  if (entry.pinned || !AllocatorTap::mayRelease(*storage)) return false;
   storage->set_data_ptr_noswap(
       c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());

@@ -49,7 +49,8 @@ PagingCounters Session::pagingCounters() {
 std::string Session::newTrouble() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const PagingCounters& now = executor_.pager().counters();
-  const int64_t failures = now.failed_page_outs + now.failed_page_ins;
+  const int64_t failures =
+      now.failed_page_outs + now.failed_page_ins + (now.shared_page_outs > 0 ? 1 : 0);
   if (failures == told_failures_) return "";
   told_failures_ = failures;
   return now.trouble;

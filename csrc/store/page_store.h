@@ -38,7 +38,8 @@ struct StoreSpeed {
 
 // One file a store. Bytes leave RAM: transfers go past the page cache (O_DIRECT through a bounded,
 // aligned buffer; where the file system refuses that, buffered with sync_file_range and
-// POSIX_FADV_DONTNEED). Not thread-safe: one transfer at a time; they block.
+// POSIX_FADV_DONTNEED). Not thread-safe: one transfer at a time; they block. TransferQueue does
+// them beside the caller.
 //
 // Note [Damage]
 // Every chunk carries a checksum, which is checked on each read, and every slot one more chunk of

@@ -86,10 +86,12 @@ int64_t AllocatorTap::highWaterBytes() {
   return TapAllocator::get().high_;
 }
 
-bool AllocatorTap::ownsDataOf(const c10::StorageImpl& storage) {
+bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
   const auto deleter =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
-  return deleter == &TapAllocator::release || deleter == TapAllocator::get().inner_->raw_deleter();
+  const bool from_allocator =
+      deleter == &TapAllocator::release || deleter == TapAllocator::get().inner_->raw_deleter();
+  return from_allocator && storage.resizable();
 }
 
 }  // namespace poet

@@ -32,9 +32,10 @@ class POET_API AllocatorTap {
   static int64_t resetHighWater();
   static int64_t highWaterBytes();
 
-  // Whether the storage's data came from PyTorch's CPU allocator, tapped or not, so that poet may
-  // release it.
-  static bool ownsDataOf(const c10::StorageImpl& storage);
+  // Whether poet may release the storage's data: it came from PyTorch's CPU allocator, tapped or
+  // not, and no NumPy array shares it. PyTorch makes a storage that it shares with NumPy one that
+  // cannot be resized, for good, however long ago that was.
+  static bool mayRelease(const c10::StorageImpl& storage);
 };
 
 }  // namespace poet

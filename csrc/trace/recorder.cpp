@@ -132,7 +132,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   Value value;
   value.bytes = static_cast<int64_t>(storage->nbytes());
   value.producer = producer;
-  value.evictable = AllocatorTap::ownsDataOf(*storage) && !isIndexList(t);
+  value.evictable = AllocatorTap::mayRelease(*storage) && !isIndexList(t);
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));

@@ -30,6 +30,7 @@ class StepStats:
         unplanned_page_ins: times that a value was read back because something touched it.
         moved_between_steps: values that were put away for the time between two steps.
         skipped_page_outs: times that a value that is not poet's to release stayed in memory.
+        shared_page_outs: times that a value stayed in memory because NumPy, say, shares it.
         failed_page_outs: times that a value stayed in memory because the store failed.
         failed_page_ins: times that the store failed to give a value back.
         paged_out_bytes: bytes written.
@@ -63,6 +64,7 @@ class StepStats:
     unplanned_page_ins: int
     moved_between_steps: int
     skipped_page_outs: int
+    shared_page_outs: int
     failed_page_outs: int
     failed_page_ins: int
     paged_out_bytes: int

@@ -209,6 +209,23 @@ def test_memory_that_numpy_shares_stays_where_it_is(tmp_path: Path, calls: int) 
     assert _same(model.state(), _plain_state(7))
 
 
+def test_memory_that_numpy_shared_before_the_wrap_stays_where_it_is(tmp_path: Path) -> None:
+    class SharedEarly(_Wrapped):
+        def __init__(self) -> None:
+            _Model.__init__(self)
+            self.arrays = [p.detach().numpy() for p in self.net.parameters()]
+            self.session = _C.Session(verify=False)
+            self.session.set_store(str(tmp_path))
+
+    model = SharedEarly().run(7)
+    assert model.session.counters()["planned_page_outs"] > 0
+    for array, parameter in zip(model.arrays, model.net.parameters(), strict=True):
+        assert _has_memory(parameter)
+        assert array.ctypes.data == parameter.data_ptr()
+        assert (array == parameter.detach().numpy()).all()
+    assert _same(model.state(), _plain_state(7))
+
+
 def test_a_raw_read_in_the_step_brings_paged_values_back(tmp_path: Path) -> None:
     seen: list[float] = []
 

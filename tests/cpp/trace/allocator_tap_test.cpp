@@ -104,7 +104,7 @@ TEST(AllocatorTapTest, CountsOnEveryThread) {
 
 TEST(AllocatorTapTest, OwnsWhatPyTorchsAllocatorMadeTappedOrNot) {
   const auto owns = [](const at::Tensor& t) {
-    return AllocatorTap::ownsDataOf(*t.storage().unsafeGetStorageImpl());
+    return AllocatorTap::mayRelease(*t.storage().unsafeGetStorageImpl());
   };
   const at::Tensor untapped = block(64);
   EXPECT_TRUE(owns(untapped));
