@@ -148,6 +148,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     losses: list[float] = []
     snapshots: dict[str, dict[str, str]] = {}
     followed: list[int] = []
+    plan_record: dict[str, Any] | None = None
     with Meter() as meter:
         training = Training(
             options.architecture,
@@ -172,6 +173,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             del loss, batch
             if options.form == "poet" and step.stats.followed_steps > len(followed):
                 followed.append(index)
+            if options.form == "poet" and index + 1 == options.steps:
+                # Before the digests, which bring back what is away between steps.
+                plan_record = poet_record(
+                    step,
+                    options.budget,
+                    paging=options.paging == "on",
+                    page_dir=options.page_dir,
+                )
             if options.digests and index + 1 in (options.snapshot, options.steps):
                 snapshots[str(index + 1)] = digests(training.state(), losses)
         fixed = fixed_bytes(training)
@@ -190,10 +199,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "losses": losses,
         "snapshots": snapshots,
     }
-    if options.form == "poet":
-        record["poet"] = poet_record(
-            step, options.budget, paging=options.paging == "on", page_dir=options.page_dir
-        )
+    if plan_record is not None:
+        record["poet"] = plan_record
     if options.curve and late:
         record["curve"] = thinned(typical(late).curve)
     return record

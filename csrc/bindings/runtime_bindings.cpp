@@ -34,9 +34,18 @@ py::dict reportToDict(const StepReport& report) {
 }
 
 py::dict countersToDict(Session& session) {
-  const SessionCounters steps = session.counters();
-  const ExecutorCounters ops = session.executorCounters();
-  const PagingCounters pages = session.pagingCounters();
+  SessionCounters steps;
+  ExecutorCounters ops;
+  PagingCounters pages;
+  std::string last_departure;
+  {
+    // The thread that runs the step may wait for the GIL while it has the session's lock.
+    const py::gil_scoped_release release;
+    steps = session.counters();
+    ops = session.executorCounters();
+    pages = session.pagingCounters();
+    last_departure = session.lastDeparture();
+  }
   py::dict result;
   result["steps"] = steps.steps;
   result["traced_steps"] = steps.traced_steps;
@@ -65,7 +74,7 @@ py::dict countersToDict(Session& session) {
   result["paging_trouble"] = pages.trouble;
   result["first_unplanned"] = ops.first_unplanned;
   result["variants"] = session.numVariants();
-  result["last_departure"] = session.lastDeparture();
+  result["last_departure"] = last_departure;
   return result;
 }
 
@@ -123,8 +132,8 @@ void bindRuntime(py::module_& m) {
             return reportToDict(report);
           },
           py::arg("failed"))
-      .def("enter_optimizer", &Session::enterOptimizer)
-      .def("leave_optimizer", &Session::leaveOptimizer)
+      .def("enter_optimizer", &Session::enterOptimizer, py::call_guard<py::gil_scoped_release>())
+      .def("leave_optimizer", &Session::leaveOptimizer, py::call_guard<py::gil_scoped_release>())
       .def(
           "touch",
           [](Session& session, const py::handle& tensor, bool for_good) {
@@ -141,13 +150,13 @@ void bindRuntime(py::module_& m) {
           py::arg("directory"))
       .def("move_out", &Session::moveOut, py::call_guard<py::gil_scoped_release>())
       .def("bring_back", &Session::bringBack, py::call_guard<py::gil_scoped_release>())
-      .def("new_trouble", &Session::newTrouble)
+      .def("new_trouble", &Session::newTrouble, py::call_guard<py::gil_scoped_release>())
       .def(
           "graph_of",
           [](Session& session, int variant) {
             return std::const_pointer_cast<Graph>(session.graphOf(variant));
           },
-          py::arg("variant"))
+          py::arg("variant"), py::call_guard<py::gil_scoped_release>())
       .def(
           "set_plan",
           [](Session& session, int variant, const Schedule& schedule,
@@ -157,7 +166,8 @@ void bindRuntime(py::module_& m) {
             session.setPlan(variant, std::move(copy), profile);
           },
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
-      .def("set_unplannable", &Session::setUnplannable, py::arg("variant"))
+      .def("set_unplannable", &Session::setUnplannable, py::arg("variant"),
+           py::call_guard<py::gil_scoped_release>())
       .def("counters", &countersToDict);
   m.def("recipes_of", &recipesOf, py::arg("graph"));
   m.def(

@@ -56,10 +56,12 @@ struct TransferQueue::ForkHandlers {
 
   void goOn(bool in_child) {
     for (TransferQueue* queue : queues) {
-      // Whoever waits in the parent is not here, and the thread object belongs to nobody.
+      // The threads that wait in the parent are not here, and would be waited for by destructors.
       if (in_child) {
         queue->blocks_ = true;
         static_cast<void>(queue->thread_.release());
+        static_cast<void>(queue->signals_.release());
+        queue->signals_ = std::make_unique<Signals>();
       }
       queue->mutex_.unlock();
     }
@@ -83,7 +85,7 @@ TransferQueue::~TransferQueue() {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  work_.notify_all();
+  signals_->work.notify_all();
   if (thread_ != nullptr) thread_->join();
 }
 
@@ -111,13 +113,13 @@ TransferQueue::Ticket TransferQueue::submit(Transfer transfer) {
   }
   waiting_.push_back(ticket);
   lock.unlock();
-  work_.notify_one();
+  signals_->work.notify_one();
   return ticket;
 }
 
 int64_t TransferQueue::wait(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return ticket->is_done; });
+  signals_->done.wait(lock, [&] { return ticket->is_done; });
   if (ticket->error) std::rethrow_exception(ticket->error);
   return ticket->number;
 }
@@ -140,7 +142,7 @@ StoreCounters TransferQueue::counters() {
 }
 
 void TransferQueue::waitUntilIdle(std::unique_lock<std::mutex>& lock) {
-  done_.wait(lock, [&] { return waiting_.empty() && !busy_; });
+  signals_->done.wait(lock, [&] { return waiting_.empty() && !busy_; });
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ void TransferQueue::startThread() {
 void TransferQueue::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [&] { return !waiting_.empty() || ends_; });
+    signals_->work.wait(lock, [&] { return !waiting_.empty() || ends_; });
     if (waiting_.empty()) return;
     const Ticket ticket = std::move(waiting_.front());
     waiting_.pop_front();
@@ -172,7 +174,7 @@ void TransferQueue::work() {
     lock.lock();
     ticket->is_done = true;
     busy_ = false;
-    done_.notify_all();
+    signals_->done.notify_all();
   }
 }
 

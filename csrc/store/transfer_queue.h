@@ -49,6 +49,10 @@ class POET_API TransferQueue {
 
  private:
   struct ForkHandlers;
+  struct Signals {
+    std::condition_variable work;
+    std::condition_variable done;
+  };
 
   Ticket submit(Transfer transfer);
   void startThread();
@@ -58,8 +62,7 @@ class POET_API TransferQueue {
 
   const std::shared_ptr<PageStore> store_;
   mutable std::mutex mutex_;  // of all below
-  std::condition_variable work_;
-  std::condition_variable done_;
+  std::unique_ptr<Signals> signals_ = std::make_unique<Signals>();
   std::deque<Ticket> waiting_;
   bool busy_ = false;  // with a transfer that has left `waiting_`
   bool ends_ = false;

@@ -120,9 +120,13 @@ _RAW_DOORS = (
     "_typed_storage",
     "storage",
     "share_memory_",
+    "apply_",
+    "map_",
+    "map2_",
 )
 # Those whose result goes on sharing the memory: it must stay where it is from then on.
-_KEEPS_MEMORY = ("numpy", "__dlpack__")
+# The last three write it: whatever was computed from it before must not be computed again.
+_KEEPS_MEMORY = ("numpy", "__dlpack__", "apply_", "map_", "map2_")
 
 
 class _RawDoors:
@@ -183,8 +187,11 @@ class _RawDoors:
         def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             for known in self._sessions:
                 session = known()
-                if session is not None:
-                    session.touch(tensor, for_good)
+                if session is None:
+                    continue
+                for one in (tensor, *args):
+                    if isinstance(one, torch.Tensor):
+                        session.touch(one, for_good)
             return method(tensor, *args, **kwargs)
 
         return watched
@@ -206,19 +213,20 @@ def run_step(
     traced = session.next_step_is_traced()
     existing, gradients = existing_tensors() if traced else ([], [])
     with optimizer_phases(session):
-        session.begin_step(tensors_in((args, kwargs)), gradients, existing)
-        del existing, gradients
-        if not traced:
-            raw_doors.open(session)
         failed = True
-        try:
+        try:  # a signal may arrive anywhere: what has begun must end
+            session.begin_step(tensors_in((args, kwargs)), gradients, existing)
+            del existing, gradients
+            if not traced:
+                raw_doors.open(session)
             result = step(*args, **kwargs)
             failed = False
         finally:
-            try:
-                report = session.end_step(failed)
-            finally:
-                end_watching(session)
+            if _C.is_listening():
+                try:
+                    report = session.end_step(failed)
+                finally:
+                    end_watching(session)
     return result, report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -61,6 +62,7 @@ class StepPlanner:
         self, session: _C.Session, options: PlanningOptions, say: Callable[[str], None]
     ) -> None:
         self.schedules: dict[int, _C.Schedule] = {}
+        self.stopped = threading.Event()  # no plan is wanted any more
         self.plans_from_cache = 0
         self.message = ""
         self._session = session
@@ -144,7 +146,10 @@ class StepPlanner:
             paging=request.paging,
             away_between_steps=request.away_between_steps,
             time_limit_s=request.time_limit_s,
+            should_stop=self.stopped.is_set,
         )
+        if self.stopped.is_set():
+            return
         if schedule.status not in _WITH_PLAN:
             self.schedules[variant] = schedule
             self._session.set_unplannable(variant)

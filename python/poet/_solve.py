@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from poet import _C
@@ -121,8 +122,12 @@ def solve_on(
     away_between_steps: bool,
     time_limit_s: float,
     solve_threads: int = 1,
+    should_stop: Callable[[], bool] | None = None,
 ) -> _C.Schedule:
-    """`solve` with arguments that are checked and in the units of the core."""
+    """`solve` with arguments that are checked and in the units of the core.
+
+    Once `should_stop` says so, the solver is stopped and the best plan so far returned.
+    """
     return _C.solve_in_worker(
         graph,
         device,
@@ -135,6 +140,7 @@ def solve_on(
         recompute=recompute,
         paging=paging,
         away_between_steps=away_between_steps,
+        should_stop=should_stop,
     )
 
 

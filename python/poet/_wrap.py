@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -35,6 +37,15 @@ from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
 from poet._stats import StepStats
 from poet._store import page_folder
+
+_wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_planning() -> None:
+    """A thread that came back from the solver when the interpreter ends would abort the process."""
+    for step in list(_wrapped):
+        step._stop_planning()
 
 
 class WrappedStep:
@@ -70,6 +81,7 @@ class WrappedStep:
         self._waiting: list[int] = []
         self._error: BaseException | None = None
         self._closed = False
+        _wrapped.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step and returns what it returns."""
@@ -134,6 +146,15 @@ class WrappedStep:
                     self._thread = None
                 return
 
+    def _stop_planning(self) -> None:
+        """Ends the solver, and waits for the thread that waits for it."""
+        with self._lock:
+            self._waiting.clear()
+            thread = self._thread
+        self._planner.stopped.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
     def _plan(self, variant: int) -> None:
         self._planner.plan(variant)
         self._latest = variant
@@ -197,6 +218,7 @@ class WrappedStep:
         with self._lock:
             self._closed = True
             self._waiting.clear()
+        self._planner.stopped.set()
         close_session(self._session)
 
     def __enter__(self) -> WrappedStep:

@@ -150,7 +150,8 @@ TEST_F(TransferQueueOnDisk, GivesBackWhatItWasGiven) {
 }
 
 TEST_F(TransferQueueOnDisk, AForkFindsItWholeAndReadsWithoutTheThread) {
-  TransferQueue queue(PageStore::open(directory_));
+  auto owned = std::make_unique<TransferQueue>(PageStore::open(directory_));
+  TransferQueue& queue = *owned;
   const Bytes value = randomValue(8 << 20, 1);
   std::vector<TransferQueue::Ticket> written;
   for (int i = 0; i < 8; ++i)
@@ -170,6 +171,7 @@ TEST_F(TransferQueueOnDisk, AForkFindsItWholeAndReadsWithoutTheThread) {
       ++failures;  // a fork may not write
     } catch (const StoreError&) {
     }
+    owned.reset();  // waits for nobody
     ::_exit(failures);
   }
   int status = -1;
