@@ -38,6 +38,7 @@ py::dict countersToDict(Session& session) {
   ExecutorCounters ops;
   PagingCounters pages;
   std::string last_departure;
+  int64_t variants = 0;
   {
     // The thread that runs the step may wait for the GIL while it has the session's lock.
     const py::gil_scoped_release release;
@@ -45,6 +46,7 @@ py::dict countersToDict(Session& session) {
     ops = session.executorCounters();
     pages = session.pagingCounters();
     last_departure = session.lastDeparture();
+    variants = session.numVariants();
   }
   py::dict result;
   result["steps"] = steps.steps;
@@ -73,7 +75,7 @@ py::dict countersToDict(Session& session) {
   result["repaired_chunks"] = pages.repaired_chunks;
   result["paging_trouble"] = pages.trouble;
   result["first_unplanned"] = ops.first_unplanned;
-  result["variants"] = session.numVariants();
+  result["variants"] = variants;
   result["last_departure"] = last_departure;
   return result;
 }
@@ -119,7 +121,8 @@ void bindRuntime(py::module_& m) {
 
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))
-      .def("next_step_is_traced", &Session::nextStepIsTraced)
+      .def("next_step_is_traced", &Session::nextStepIsTraced,
+           py::call_guard<py::gil_scoped_release>())
       .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"))
       .def(
           "end_step",
