@@ -31,8 +31,7 @@ class TransferTiming {
 
   // Reorders the transfers and frees of the schedule within `budget_bytes` where that makes the
   // step faster, and writes believed_seconds and believed_peak_bytes. The schedule must be one that
-  // the simulator carries out. O((ops + actions) x page-ins) at worst; milliseconds for a
-  // thousand ops and hundreds of transfers.
+  // the simulator carries out. O((ops + actions) x page-ins) at worst.
   // Without `moves` it only writes the two.
   void improve(int64_t budget_bytes, Schedule& schedule, bool moves = true) const;
 

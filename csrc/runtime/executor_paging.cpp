@@ -11,7 +11,7 @@ namespace poet {
 // ------------------------------------------------------------------------------------------------
 // out
 
-// Begins to.
+// Begins the transfer; settleCopy() ends it.
 bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
   if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
   return pager_.write(v, storage, verify_.enabled() ? Verifier::contentHash(*storage) : 0);

@@ -2,21 +2,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <chrono>
-
 #include "graph/error.h"
 #include "runtime/executor.h"
+#include "store/stopwatch.h"
 #include "trace/op_traits.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double secondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A storage of the right size without data, for ops that look at shapes only.
 StorageHold emptyStorage(int64_t bytes) {
@@ -95,14 +88,13 @@ void Executor::dropTemporaries() {
 }
 
 void Executor::replay(const Recipe& recipe) {
-  const auto start = Clock::now();
+  const Stopwatch watch(&counters_.replay_seconds);
   std::vector<std::pair<ValueId, StorageHold>> made;
   for (OpId op : recipe.ops) replayOp(op, made);
   for (auto& [v, storage] : made) {
     if (!residency_.isAvailable(v)) install(v, *storage);
   }
   counters_.replayed_ops += static_cast<int64_t>(recipe.ops.size());
-  counters_.replay_seconds += secondsSince(start);
 }
 
 void Executor::install(ValueId v, c10::StorageImpl& fresh) {

@@ -45,7 +45,6 @@ class POET_API TransferQueue {
   void release(int64_t slot);
   void reserve(int64_t bytes);
   StoreCounters counters();
-  PageStore& store() { return *store_; }
 
  private:
   struct ForkHandlers;

@@ -29,7 +29,8 @@ class StepStats:
         planned_page_ins: times that a value was read back by the plan.
         unplanned_page_ins: times that a value was read back because something touched it.
         moved_between_steps: values that were put away for the time between two steps.
-        skipped_page_outs: times that a value that is not poet's to release stayed in memory.
+        skipped_page_outs: times that a value stayed in memory because no op had shown it yet, or
+            because the store had failed too often.
         shared_page_outs: times that a value stayed in memory because NumPy, say, shares it.
         failed_page_outs: times that a value stayed in memory because the store failed.
         failed_page_ins: times that the store failed to give a value back.

@@ -95,6 +95,15 @@ Graph chain(int length, int64_t bytes) {
   return g.build();
 }
 
+// Half of the chain's values fit.
+SolveOptions halfTheChain(double time_limit_seconds) {
+  SolveOptions options;
+  options.ram_budget_bytes = 650;
+  options.minimize = Objective::kTime;
+  options.time_limit_seconds = time_limit_seconds;
+  return options;
+}
+
 // Nothing can be recomputed, six of twelve values must leave, and each transfer takes half an op.
 TEST(Overlap, AChainHidesAllItsTransfers) {
   const Graph graph = chain(12, 100);
@@ -102,10 +111,7 @@ TEST(Overlap, AChainHidesAllItsTransfers) {
   profile.store_write_rate = 200;
   profile.store_read_latency_seconds = 0;
   const SimulationResult plain = simulatePlain(graph, profile);
-  SolveOptions options;
-  options.ram_budget_bytes = 650;
-  options.minimize = Objective::kTime;
-  options.time_limit_seconds = 10;
+  const SolveOptions options = halfTheChain(10);
   const Schedule schedule = solve(graph, profile, options);
   ASSERT_TRUE(schedule.hasPlan());
   const SimulationResult result = simulate(graph, schedule, profile);
@@ -121,10 +127,7 @@ TEST(Overlap, AChannelThatIsFullTakesItsTime) {
   const Graph graph = chain(12, 100);
   const DeviceProfile profile = deviceWithChannels(1, 20);
   const SimulationResult plain = simulatePlain(graph, profile);
-  SolveOptions options;
-  options.ram_budget_bytes = 650;
-  options.minimize = Objective::kTime;
-  options.time_limit_seconds = 2;
+  SolveOptions options = halfTheChain(2);
   const Schedule schedule = solve(graph, profile, options);
   ASSERT_TRUE(schedule.hasPlan());
   const SimulationResult result = simulate(graph, schedule, profile);

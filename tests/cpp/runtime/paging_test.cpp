@@ -21,18 +21,8 @@ namespace {
 
 using ::testing::IsEmpty;
 
-class PagedSteps : public ::testing::TestWithParam<std::tuple<NamedStep, bool>> {};
-
-// Under the debug mode: paged bytes and resident bytes are checked as well.
-TEST_P(PagedSteps, KeepEveryBit) {
-  const AllocatorTap::Guard tap;  // whatever is released must have been counted
-  const auto& [named, away] = GetParam();
-  const bool has_variants = std::string(named.name) == "accumulation";
-  const int calls = has_variants ? 15 : 6;
-  const Trained plain = trainPlain(named.make(), calls);
-
-  const TorchStep step = named.make();
-  LiveStep live(step, /*verify=*/true);
+// Pages everything as soon as there is a plan.
+void runPaged(LiveStep& live, int calls, bool away) {
   for (int call = 0; call < calls; ++call) {
     const StepReport report = live.run();
     if (!report.newly_stable) continue;
@@ -41,6 +31,24 @@ TEST_P(PagedSteps, KeepEveryBit) {
                            std::make_shared<const Schedule>(pageEverything(*graph, away)),
                            hostProfile());
   }
+}
+
+int callsOf(const NamedStep& named, int calls) {
+  return std::string(named.name) == "accumulation" ? 15 : calls;  // it has variants
+}
+
+class PagedSteps : public ::testing::TestWithParam<std::tuple<NamedStep, bool>> {};
+
+// Under the debug mode: paged bytes and resident bytes are checked as well.
+TEST_P(PagedSteps, KeepEveryBit) {
+  const AllocatorTap::Guard tap;  // whatever is released must have been counted
+  const auto& [named, away] = GetParam();
+  const int calls = callsOf(named, 6);
+  const Trained plain = trainPlain(named.make(), calls);
+
+  const TorchStep step = named.make();
+  LiveStep live(step, /*verify=*/true);
+  runPaged(live, calls, away);
 
   EXPECT_THAT(differences(plain.state, step.state()), IsEmpty());
   for (size_t call = 0; call < plain.losses.size(); ++call)
@@ -104,21 +112,13 @@ class SlowTransfers : public ::testing::TestWithParam<NamedStep> {};
 // time.
 TEST_P(SlowTransfers, ChangeNeitherBitsNorMemory) {
   const AllocatorTap::Guard tap;
-  const bool has_variants = std::string(GetParam().name) == "accumulation";
-  const int calls = has_variants ? 15 : 5;
+  const int calls = callsOf(GetParam(), 5);
   const Trained plain = trainPlain(GetParam().make(), calls);
 
   const TorchStep step = GetParam().make();
   LiveStep live(step, /*verify=*/true);
   live.session().setStore(std::make_shared<SlowStore>(11));
-  for (int call = 0; call < calls; ++call) {
-    const StepReport report = live.run();
-    if (!report.newly_stable) continue;
-    const auto graph = live.session().graphOf(report.variant);
-    live.session().setPlan(report.variant,
-                           std::make_shared<const Schedule>(pageEverything(*graph, false)),
-                           hostProfile());
-  }
+  runPaged(live, calls, false);
 
   EXPECT_THAT(differences(plain.state, step.state()), IsEmpty());
   const PagingCounters pages = live.session().pagingCounters();
