@@ -173,14 +173,14 @@ class Training:
 
     def __init__(
         self,
-        architecture: str,
+        architecture: str | Architecture,
         *,
         checkpointed: bool = False,
         optimizer: str | None = "adamw",
         learning_rate: float | None = None,
         seed: int = 0,
     ) -> None:
-        parts = ARCHITECTURES[architecture]
+        parts = ARCHITECTURES[architecture] if isinstance(architecture, str) else architecture
         torch.manual_seed(seed)
         self.model = parts.build().train()
         self._loss = parts.loss

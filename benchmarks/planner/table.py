@@ -1,0 +1,168 @@
+"""Plans for traced steps, with their proofs: value, bound, gaps and seconds, from outside.
+
+    python benchmarks/planner/table.py [--only gpt2 bert] [--slacks 0.5] [--mode recompute paging]
+
+Every solve is one process of the solver on one thread, objective energy on "host". With paging the
+host has a stated store (STORE), so that two machines solve the same problem. `seconds` is from
+outside, with the process and the simulator's replay in it and the tracing left out.
+gap = (value - bound) / value; gap_extra = (value - bound) / (value - plain).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from _data import context, save  # noqa: E402
+from graphs import FOLDER, TracedStep, traced  # noqa: E402
+
+from poet import _C  # noqa: E402
+from poet._solve import solve_on  # noqa: E402
+
+# Bytes a second and seconds: of a consumer's NVMe drive with its file system.
+STORE = {
+    "read_rate": 1.5e9,
+    "write_rate": 1.0e9,
+    "read_latency_seconds": 1e-4,
+    "write_latency_seconds": 1e-4,
+}
+MODES = ("recompute", "paging", "blocking")  # blocking: paging without overlap
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the issue's table.
+
+    Attributes:
+        name: of the traced step.
+        slacks: budgets, each S + slack (plain peak - S).
+        seconds: within which the gaps are asked for; also the time limit.
+        gap: greatest (value - bound) / value, in percent.
+        gap_extra: greatest (value - bound) / (value - plain), in percent: recompute only, paging.
+    """
+
+    name: str
+    slacks: tuple[float, ...]
+    seconds: float
+    gap: float
+    gap_extra: tuple[float, float] | None
+
+
+ROWS = (
+    Row("resnet18", (0.5, 0.35, 0.2), 5, 1, (10, 25)),
+    Row("gpt2", (0.5, 0.3), 15, 1, (10, 25)),
+    Row("bert", (0.5, 0.3), 15, 1, (10, 25)),
+    Row("resnet18+adamw", (0.5, 0.35), 15, 1, (10, 25)),
+    Row("gpt2+adamw", (0.5, 0.3), 15, 1, (10, 25)),
+    Row("bert+adamw", (0.5, 0.3), 15, 1, (10, 25)),
+    Row("unet3d", (0.5, 0.3), 30, 2, (15, 30)),
+    Row("vit", (0.5, 0.3), 30, 2, (15, 30)),
+    Row("t5", (0.5, 0.3), 30, 2, (15, 30)),
+    Row("lstm", (0.5, 0.3), 30, 2, (15, 30)),
+    Row("densenet121", (0.5, 0.3), 60, 2, (15, 30)),
+    Row("bert24", (0.5, 0.3), 60, 2, (15, 30)),
+    Row("gpt2_48", (0.5, 0.3), 600, 5, None),
+    Row("gpt2_micro8", (0.5, 0.3), 600, 5, None),
+)
+
+
+def device(mode: str) -> _C.DeviceProfile:
+    """The host, with the stated store where the mode pages."""
+    host = _C.DeviceProfile.by_name("host")
+    if mode == "recompute":
+        return host
+    return host.with_store(**STORE, dma_channels=0 if mode == "blocking" else 1, source="stated")
+
+
+def measure(step: TracedStep, slack: float, mode: str, seconds: float) -> dict[str, Any]:
+    """Solves once and says what came of it."""
+    budget = step.budget(slack)
+    profile = device(mode)
+    begin = time.perf_counter()
+    schedule = solve_on(
+        step.graph,
+        profile,
+        ram_budget_bytes=budget,
+        runtime_budget_seconds=None,
+        minimize="energy",
+        recompute=True,
+        paging=mode != "recompute",
+        away_between_steps=False,
+        time_limit_s=seconds,
+    )
+    took = time.perf_counter() - begin
+    record: dict[str, Any] = {
+        "graph": step.name,
+        "ops": len(step.graph.ops),
+        "slack": slack,
+        "mode": mode,
+        "status": schedule.status,
+        "seconds": took,
+        "budget_bytes": budget,
+        "least_ram_budget": schedule.least_ram_budget,
+    }
+    if schedule.has_plan:
+        watts = profile.compute_watts + profile.idle_watts + profile.memory_watts
+        plain = watts * step.graph.plain_seconds
+        value, bound = schedule.energy_joules, schedule.bound
+        record |= {
+            "value": value,
+            "plain": plain,
+            "extra_percent": 100 * (value / plain - 1),
+            "bound": bound,
+            "bound_scope": schedule.bound_scope,
+            "bound_extra_percent": 100 * (bound / plain - 1),
+            "gap_percent": 100 * (value - bound) / value,
+            "gap_extra_percent": 100 * (value - bound) / max(value - plain, 1e-12),
+            "peak_bytes": schedule.peak_bytes,
+        }
+    return record
+
+
+def line(record: dict[str, Any]) -> str:
+    """One row for a terminal."""
+    head = f"{record['graph']:15} {record['slack']:4g} {record['mode']:9} {record['status']:10}"
+    if "value" not in record:
+        return f"{head} least {record['least_ram_budget']}  {record['seconds']:6.1f} s"
+    return (
+        f"{head} {record['extra_percent']:+7.2f} % (bound {record['bound_extra_percent']:+7.2f}) "
+        f"gap {record['gap_percent']:6.2f} gap_extra {record['gap_extra_percent']:6.1f} % "
+        f"{record['bound_scope']:10} {record['seconds']:6.1f} s"
+    )
+
+
+def main() -> None:
+    """Measures what is asked for and keeps it in data/planner_table.json."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=[row.name for row in ROWS], metavar="NAME")
+    parser.add_argument("--slacks", type=float, nargs="+")
+    parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--seconds", type=float, help="in place of each row's own")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--save", help="name under benchmarks/data", metavar="NAME")
+    options = parser.parse_args()
+    records = []
+    for row in ROWS:
+        if row.name not in options.only:
+            continue
+        step = traced(row.name, options.folder)
+        for slack in options.slacks or row.slacks:
+            for mode in options.mode:
+                record = measure(step, slack, mode, options.seconds or row.seconds)
+                records.append(record)
+                print(line(record), file=sys.stderr, flush=True)
+    if options.save:
+        save(options.save, {**context(), "store": STORE, "rows": records})
+    print(json.dumps({"rows": records}))
+
+
+if __name__ == "__main__":
+    main()
