@@ -6,8 +6,6 @@ namespace poet::planner {
 namespace {
 
 constexpr double kViolation = 0.02;
-constexpr double kWindowSpacing =
-    1.3;  // stage starts tried per touch: the last ones, then ever sparser
 constexpr double kZero = 1e-9;
 
 }  // namespace
@@ -17,12 +15,12 @@ PathCutSeparator::PathCutSeparator(const Program& program)
   const auto& steps = program.steps();
   for (size_t s = 0; s < steps.size(); ++s) {
     if (steps[s].replay < 0) continue;
-    for (const int v : program.problem().replays[static_cast<size_t>(steps[s].replay)].outputs) {
+    const Replay& replay = program.problem().replays[static_cast<size_t>(steps[s].replay)];
+    for (const int v : replay.outputs) {
       Lookup& lookup = lookup_[static_cast<size_t>(v)];
-      const bool page = program.problem().replays[static_cast<size_t>(steps[s].replay)].is_page;
       lookup.made_steps.push_back(static_cast<int>(s));
       lookup.made_columns.push_back(steps[s].column);
-      lookup.made_by_page.push_back(page);
+      lookup.made_by_page.push_back(replay.is_page);
     }
   }
   for (size_t v = 0; v < lookup_.size(); ++v) {
@@ -36,98 +34,115 @@ PathCutSeparator::PathCutSeparator(const Program& program)
 }
 
 std::vector<PathCut> PathCutSeparator::separate(std::span<const double> x) {
-  for (Lookup& lookup : lookup_) {
-    lookup.made_sum.assign(1, 0);
-    lookup.paged_sum.assign(1, 0);
-    for (size_t k = 0; k < lookup.made_columns.size(); ++k) {
-      const double made = x[static_cast<size_t>(lookup.made_columns[k])];
-      lookup.made_sum.push_back(lookup.made_sum.back() + made);
-      lookup.paged_sum.push_back(lookup.paged_sum.back() + (lookup.made_by_page[k] ? made : 0));
+  gatherLive(x);
+  const Problem& problem = program_.problem();
+  std::map<std::pair<int, int>, PathCut> best;  // by (stage, value)
+  for (const int tau : live_stages_) {
+    ++window_;
+    window_stage_ = tau;
+    window_first_ = program_.firstStepOf(tau);
+    for (int v = 0; v < problem.numValues(); ++v) {
+      if (problem.values[static_cast<size_t>(v)].first_stage >= tau) continue;
+      const int t = problem.plainTouchFrom(v, tau);
+      if (t < 0) continue;
+      const int touch = program_.executionOf(t);
+      const double value = label(x, v, touch);
+      if (value >= 1 - kViolation) continue;
+      PathCut& cut = best[{t, v}];
+      if (cut.columns.empty() || value < cut.value - kZero) cut = follow(v, touch, value);
     }
   }
   std::vector<PathCut> cuts;
-  const Problem& problem = program_.problem();
-  for (int t = 0; t < problem.numStages(); ++t) {
-    for (const int v : problem.stages[static_cast<size_t>(t)].needs) separateTouch(x, t, v, cuts);
-  }
+  for (auto& [touch, cut] : best) cuts.push_back(std::move(cut));
   std::sort(cuts.begin(), cuts.end(), [](const PathCut& a, const PathCut& b) {
     return a.value != b.value ? a.value < b.value : a.columns < b.columns;
   });
   return cuts;
 }
 
-void PathCutSeparator::separateTouch(std::span<const double> x, int t, int v,
-                                     std::vector<PathCut>& cuts) {
-  const Lookup& lookup = lookup_[static_cast<size_t>(v)];
-  const int previous = program_.problem().plainTouchBefore(v, t);
-  window_end_ = program_.executionOf(t);
-  auto k = std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_end_) -
-           lookup.made_steps.begin();
-  PathCut best;
-  best.value = 1 - kViolation;
-  int last_stage = -1;
-  int stages = 0;
-  double next_tried = 1;
-  while (--k >= 0) {
-    const int stage =
-        program_.steps()[static_cast<size_t>(lookup.made_steps[static_cast<size_t>(k)])].stage;
-    if (stage <= previous) break;
-    if (stage == last_stage) continue;
-    last_stage = stage;
-    const bool earliest =
-        k == 0 ||
-        program_.steps()[static_cast<size_t>(lookup.made_steps[static_cast<size_t>(k) - 1])]
-                .stage <= previous;
-    if (++stages < next_tried && !earliest) continue;
-    next_tried = std::max(next_tried + 1, next_tried * kWindowSpacing);
-    ++window_;
-    window_stage_ = stage;
-    window_first_ = program_.firstStepOf(stage);
-    const double value = label(x, v);
-    if (value < best.value - 1e-6) best = follow(v, value);
+void PathCutSeparator::gatherLive(std::span<const double> x) {
+  live_stages_.clear();
+  for (size_t v = 0; v < lookup_.size(); ++v) {
+    Lookup& lookup = lookup_[v];
+    lookup.live.clear();
+    lookup.replayed_before.assign(1, 0);
+    lookup.paged_before.assign(1, 0);
+    for (size_t k = 0; k < lookup.made_columns.size(); ++k) {
+      const double made = x[static_cast<size_t>(lookup.made_columns[k])];
+      if (made <= kZero) continue;
+      const bool page = lookup.made_by_page[k] != 0;
+      lookup.live.push_back(static_cast<int>(k));
+      lookup.replayed_before.push_back(lookup.replayed_before.back() + (page ? 0 : made));
+      lookup.paged_before.push_back(lookup.paged_before.back() + (page ? made : 0));
+      live_stages_.push_back(program_.steps()[static_cast<size_t>(lookup.made_steps[k])].stage);
+    }
+    labels_[v].assign(lookup.live.size() + 1, Label{});
   }
-  if (!best.columns.empty()) cuts.push_back(std::move(best));
+  std::sort(live_stages_.begin(), live_stages_.end());
+  live_stages_.erase(std::unique(live_stages_.begin(), live_stages_.end()), live_stages_.end());
 }
 
 // Recursion depth: the longest chain of inputs with fractional replays, a few hundred.
-double PathCutSeparator::label(std::span<const double> x, int v) {
-  Label& label_v = labels_[static_cast<size_t>(v)];
-  if (label_v.window == window_) return label_v.value;
-  label_v.window = window_;
-  label_v.next = -1;
+double PathCutSeparator::label(std::span<const double> x, int v, int before) {
+  const Lookup& lookup = lookup_[static_cast<size_t>(v)];
+  const size_t end = numLiveBefore(lookup, before);
+  if (const Label& known = labels_[static_cast<size_t>(v)][end]; known.window == window_)
+    return known.value;
+  Label found;
+  found.window = window_;
   const int gap = gapAcross(v);
   const double kept = gap >= 0 ? x[static_cast<size_t>(gap)] : 0;
-  if (kept >= 1 - kViolation) return label_v.value = 1;  // on no violated path
-  const Lookup& lookup = lookup_[static_cast<size_t>(v)];
-  const double made = within(lookup, lookup.made_sum);
-  const double paged = within(lookup, lookup.paged_sum);
-  label_v.value = kept + made;
+  if (kept >= 1 - kViolation) {  // on no violated path
+    found.value = 1;
+    labels_[static_cast<size_t>(v)][end] = found;
+    return found.value;
+  }
+  const size_t begin = std::min(numLiveBefore(lookup, window_first_), end);
+  double paged = lookup.paged_before[end] - lookup.paged_before[begin];
+  if (const int out = outColumn(v); out >= 0 && x[static_cast<size_t>(out)] < paged) {
+    paged = x[static_cast<size_t>(out)];
+    found.by_page_out = true;
+  }
+  // Its replays are charged from the latest on, until one of them is charged to an input instead.
+  double charged = lookup.replayed_before[end] - lookup.replayed_before[begin];
+  const int recipe = program_.problem().values[static_cast<size_t>(v)].recipe;
+  for (size_t k = end; k-- > begin;) {
+    const auto made = static_cast<size_t>(lookup.live[k]);
+    if (lookup.made_by_page[made]) continue;
+    const double later = lookup.replayed_before[end] - lookup.replayed_before[k + 1];
+    if (later >= charged - kZero) break;
+    int next = -1;
+    const double through = later + chargeInputs(x, recipe, lookup.made_steps[made], next);
+    if (next < 0 || through >= charged - kZero) continue;
+    charged = through;
+    found.pass = static_cast<int>(k);
+    found.next = next;
+  }
+  found.value = kept + paged + charged;
+  labels_[static_cast<size_t>(v)][end] = found;
+  return found.value;
+}
+
+// The least label of the inputs of a replay at `step`; `next` is the input that has it.
+double PathCutSeparator::chargeInputs(std::span<const double> x, int recipe, int step, int& next) {
   const Problem& problem = program_.problem();
-  const int recipe = problem.values[static_cast<size_t>(v)].recipe;
-  if (made - paged <= kZero || recipe < 0) return label_v.value;
-  const Replay& replay = problem.replays[static_cast<size_t>(recipe)];
-  double least = label_v.value;
-  int next = -1;
-  for (const int u : replay.inputs) {
+  double least = 1;
+  for (const int u : problem.replays[static_cast<size_t>(recipe)].inputs) {
     if (problem.values[static_cast<size_t>(u)].first_stage >= window_stage_)
       continue;  // does not exist yet
-    const double through = kept + paged + label(x, u);
-    if (through < least - kZero) {
-      least = through;
-      next = u;
-    }
+    const double value = label(x, u, step);
+    if (value >= least) continue;
+    least = value;
+    next = u;
   }
-  labels_[static_cast<size_t>(v)].value = least;
-  labels_[static_cast<size_t>(v)].next = next;
   return least;
 }
 
-double PathCutSeparator::within(const Lookup& lookup, const std::vector<double>& sum) const {
-  const auto from =
-      std::lower_bound(lookup.made_steps.begin(), lookup.made_steps.end(), window_first_);
-  const auto to = std::lower_bound(from, lookup.made_steps.end(), window_end_);
-  return sum[static_cast<size_t>(to - lookup.made_steps.begin())] -
-         sum[static_cast<size_t>(from - lookup.made_steps.begin())];
+size_t PathCutSeparator::numLiveBefore(const Lookup& lookup, int step) const {
+  const auto end = std::partition_point(lookup.live.begin(), lookup.live.end(), [&](int k) {
+    return lookup.made_steps[static_cast<size_t>(k)] < step;
+  });
+  return static_cast<size_t>(end - lookup.live.begin());
 }
 
 // Column of the gap that spans the start of the window; -1 where there is none.
@@ -139,19 +154,32 @@ int PathCutSeparator::gapAcross(int v) const {
   return lookup.gap_columns[static_cast<size_t>(k)];
 }
 
-PathCut PathCutSeparator::follow(int v, double value) const {
+// Column of the page_out that a page-in of v needs; -1 where every plan has it, or none has.
+int PathCutSeparator::outColumn(int v) const {
+  const int page = program_.problem().values[static_cast<size_t>(v)].page;
+  return page < 0 ? -1 : program_.outColumn(page);
+}
+
+PathCut PathCutSeparator::follow(int v, int before, double value) const {
   PathCut cut;
   cut.value = value;
-  for (int z = v; z >= 0; z = labels_[static_cast<size_t>(z)].next) {
-    if (const int gap = gapAcross(z); gap >= 0) cut.columns.push_back(gap);
-    const bool goes_on = labels_[static_cast<size_t>(z)].next >= 0;
-    const Lookup& lookup = lookup_[static_cast<size_t>(z)];
+  while (v >= 0) {
+    const Lookup& lookup = lookup_[static_cast<size_t>(v)];
+    const Label& label = labels_[static_cast<size_t>(v)][numLiveBefore(lookup, before)];
+    if (const int gap = gapAcross(v); gap >= 0) cut.columns.push_back(gap);
+    if (label.by_page_out) cut.columns.push_back(outColumn(v));
+    const int passed =
+        label.pass < 0
+            ? window_first_ - 1
+            : lookup.made_steps[static_cast<size_t>(lookup.live[static_cast<size_t>(label.pass)])];
     for (size_t k = 0; k < lookup.made_steps.size(); ++k) {
-      if (goes_on && !lookup.made_by_page[k]) continue;
-      if (lookup.made_steps[k] >= window_first_ && lookup.made_steps[k] < window_end_) {
+      const int s = lookup.made_steps[k];
+      if (s < window_first_ || s >= before) continue;
+      if (lookup.made_by_page[k] ? !label.by_page_out : s > passed)
         cut.columns.push_back(lookup.made_columns[k]);
-      }
     }
+    v = label.next;
+    before = passed;
   }
   std::sort(cut.columns.begin(), cut.columns.end());
   cut.columns.erase(std::unique(cut.columns.begin(), cut.columns.end()), cut.columns.end());

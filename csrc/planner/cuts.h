@@ -1,17 +1,25 @@
 // Path cuts: what the plain relaxation does not see.
 //
-// It keeps a tenth of one tensor and feeds ten fractional replays from it. For a touch of v by a
-// first execution in stage t and an earlier stage start tau after v's previous plain touch, with W
-// the micro-steps from tau on, and any ancestor path v <- u <- ... <- w of values that exist at
-// tau:
-//   sum over z on the path of x_z(tau)  +  sum over s in W of r_{w,s}  >=  1
-// since v is resident at tau or is made in W; if it is made, so is or was u; and so on. Separation
-// is a shortest path over ancestors: label(z) = x_z(tau) + min(sum_W r_z, min over inputs u of
-// label(u)). Exact for one (t, v, tau); O(edges) each. Source: derived for poet; the idea of
-// following a chain of inputs is that of flow covers.
+// It keeps a tenth of one tensor and feeds ten fractional replays from it. Let a first execution in
+// stage t touch v, and let tau be the start of an earlier stage after v's previous plain touch.
+// Take any path of ancestors v = z_1 <- z_2 <- ... <- z_k of values that exist at tau, and
+// micro-steps t >= e_1 >= e_2 >= ... >= e_k >= tau, with e_1 the touch. Then
+//   sum over i of [ x_{z_i}(tau) + P_i + sum of r_{z_i,s} over e_{i+1} <= s < e_i ]  >=  1
+// where e_{k+1} = tau, and P_i is either the sum of the page-ins of z_i in [tau, e_i) or the
+// page_out that they all need. For z_i is resident just before e_i; so it was at tau, or it came
+// back in between: by a page-in, by a replay that is counted, or by a replay before e_{i+1}, and
+// then z_{i+1} was resident just before that replay, which is what the rest of the sum says.
+//
+// Separation, exact for one tau, is a shortest path over (value, micro-step):
+//   label(z, e) = x_z(tau) + P + min over e' of (replays of z in [e', e)) + min over inputs u of
+//   label(u, e')
+// Only replays with positive value need a state, and labels do not depend on t or v. Source:
+// derived for poet; the idea of following a chain of inputs is that of flow covers.
 #pragma once
 
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "planner/program.h"
@@ -31,30 +39,37 @@ class PathCutSeparator {
   std::vector<PathCut> separate(std::span<const double> x);
 
  private:
-  struct Lookup {                               // of one value, ascending by step
+  // Of one value; steps ascend.
+  struct Lookup {
     std::vector<int> made_steps, made_columns;  // replays that make it, page-ins too
     std::vector<char> made_by_page;
     std::vector<int> gap_first, gap_last, gap_columns;
-    std::vector<double> made_sum;   // prefix sums of x over made_columns
-    std::vector<double> paged_sum;  // likewise, over those of page-ins
+    // Those of made_steps with a positive value, and sums over the ones before each.
+    std::vector<int> live;
+    std::vector<double> replayed_before, paged_before;  // one longer than live
   };
   struct Label {
-    double value = 0;
-    int next = -1;    // input that the path goes on to; -1: ends with replays of this value
     int window = -1;  // for which it holds
+    double value = 0;
+    int pass = -1;  // of live: the latest replay that is charged to an input; -1: none is
+    int next = -1;  // that input
+    bool by_page_out = false;  // its page-ins are counted by their page_out
   };
 
-  void separateTouch(std::span<const double> x, int t, int v, std::vector<PathCut>& cuts);
-  double label(std::span<const double> x, int v);
-  double within(const Lookup& lookup, const std::vector<double>& sum) const;
+  void gatherLive(std::span<const double> x);
+  double label(std::span<const double> x, int v, int before);
+  double chargeInputs(std::span<const double> x, int recipe, int step, int& next);
+  size_t numLiveBefore(const Lookup& lookup, int step) const;
   int gapAcross(int v) const;
-  PathCut follow(int v, double value) const;
+  int outColumn(int v) const;
+  PathCut follow(int v, int before, double value) const;
 
   const Program& program_;
   std::vector<Lookup> lookup_;
-  std::vector<Label> labels_;
-  int window_ = 0;  // id of the current (t, v, tau)
-  int window_first_ = 0, window_end_ = 0;
+  std::vector<std::vector<Label>> labels_;  // by value, by number of live replays before the step
+  std::vector<int> live_stages_;            // with a replay of positive value
+  int window_ = 0;                          // id of the current tau
+  int window_first_ = 0;                    // micro-step
   int window_stage_ = 0;
 };
 

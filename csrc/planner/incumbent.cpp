@@ -62,8 +62,19 @@ bool Incumbent::timeTransfers(Schedule& schedule, bool moves) const {
 void Incumbent::setBound(double bound, const std::string& scope) {
   if (options_.minimize == Objective::kEnergy)
     bound = profile_.joules({.busy_seconds = bound, .makespan_seconds = bound});
+  setBoundValue(bound, scope);
+}
+
+void Incumbent::setBoundValue(double bound, const std::string& scope) {
   std::optional<double>& known = scope == "all" ? all_bound_ : candidates_bound_;
   known = known ? std::max(*known, bound) : bound;
+}
+
+double Incumbent::gap() const {
+  if (!best_ || (!all_bound_ && !candidates_bound_)) return 1;
+  const double value = best_->objectiveValue();
+  const double bound = std::max(all_bound_.value_or(0), candidates_bound_.value_or(0));
+  return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0;
 }
 
 Schedule Incumbent::finished() {

@@ -40,10 +40,15 @@ class Incumbent {
   const Schedule& best() const { return *best_; }
   const ReplayPlan& bestPlan() const { return best_plan_; }  // where there is one
 
+  // (value - bound) / value with the bounds known by now; 1 without a plan or a bound.
+  double gap() const;
   bool isOptimal() const { return best_ && best_->status == Status::kOptimal; }
 
-  // A lower bound in the objective's unit; "all" beats "candidates" where both are known.
+  // A lower bound, in seconds of a busy device (bytes for the least peak); "all" beats "candidates"
+  // where both are known.
   void setBound(double bound, const std::string& scope);
+  // Likewise, in the objective's unit.
+  void setBoundValue(double bound, const std::string& scope);
 
   // The best plan with its bound: optimal where it attains a bound over all schedules.
   Schedule finished();

@@ -76,7 +76,7 @@ void Liveness::count(int r, int by) {
   int& used = used_[static_cast<size_t>(r)];
   const bool before = used > 0;
   used += by;
-  if (before != (used > 0) && replay.once_seconds > 0) {
+  if (before != (used > 0) && replay.once_cost > 0) {
     const int once = before ? -1 : 1;
     seconds_ += once * replay.once_seconds;
     cost_ += once * (replay.once_cost + problem_.costOfWakeUp());

@@ -13,10 +13,13 @@ namespace {
 constexpr double kRowTolerance = 1e-6;  // of the budget
 constexpr size_t kRowsPerRound = 150;
 constexpr size_t kCutsPerRound = 300;
-constexpr int kMostCutRounds = 25;
+constexpr int kMostCutRounds = 60;
 constexpr int kMostRounds = 120;
 constexpr double kCutShareOfTime = 0.7;
-constexpr double kLeastProgress = 1e-4;  // relative; less twice in a row ends the search for cuts
+constexpr double kFixingTolerance = 1e-6;  // of values, and of the scaled cost
+constexpr double kLeastProgress =
+    1e-4;                       // relative; less so often in a row ends the search for cuts
+constexpr int kSlowRounds = 8;  // degenerate: one optimum is cut off after the other
 
 class LpLoop {
  public:
@@ -39,6 +42,7 @@ class LpLoop {
       result_.objective = solved.objective;
       result_.has_bound = true;
       result_.x = solved.x;
+      result_.reduced = solved.reduced;
       const int known = result_.model.numRows();
       addMemoryRows();
       if (result_.model.numRows() == known ||
@@ -94,7 +98,7 @@ class LpLoop {
                         kLeastProgress * std::abs(result_.objective);
     last_objective_ = result_.objective;
     slow_rounds_ = little ? slow_rounds_ + 1 : 0;
-    return slow_rounds_ >= 2;
+    return slow_rounds_ >= kSlowRounds;
   }
 
   const Program& program_;
@@ -111,6 +115,23 @@ class LpLoop {
 };
 
 }  // namespace
+
+int fixByReducedCost(double cutoff, Relaxation& relaxation) {
+  SparseModel& model = relaxation.model;
+  const double room = cutoff - relaxation.objective + kFixingTolerance;
+  int free = 0;
+  for (size_t c = 0; c < model.cost.size(); ++c) {
+    if (model.lower[c] == model.upper[c] || !model.integer[c]) continue;
+    if (relaxation.x[c] < kFixingTolerance && relaxation.reduced[c] > room) {
+      model.upper[c] = model.lower[c];
+    } else if (relaxation.x[c] > 1 - kFixingTolerance && -relaxation.reduced[c] > room) {
+      model.lower[c] = model.upper[c];
+    } else {
+      ++free;
+    }
+  }
+  return free;
+}
 
 Relaxation relax(const Program& program, const RelaxationOptions& options) {
   return LpLoop(program, options).run();

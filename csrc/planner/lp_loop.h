@@ -16,7 +16,8 @@ struct Relaxation {
                          // kStopped in between
   bool has_bound = false;
   std::vector<double> x;
-  SparseModel model;  // the program, the memory rows and the cuts that were added
+  std::vector<double> reduced;  // reduced costs at x
+  SparseModel model;            // the program, the memory rows and the cuts that were added
   int memory_rows = 0;
   std::vector<std::vector<int>> cut_columns;  // of the path cuts
 };
@@ -27,5 +28,10 @@ struct RelaxationOptions {
 };
 
 Relaxation relax(const Program& program, const RelaxationOptions& options);
+
+// Fixes the columns of the model that no point below `cutoff` (scaled cost) can have at their other
+// bound: objective + |reduced cost| is a lower bound on all that do. Returns how many of the binary
+// columns stay free.
+int fixByReducedCost(double cutoff, Relaxation& relaxation);
 
 }  // namespace poet::planner

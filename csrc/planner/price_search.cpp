@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "planner/annealing.h"
 #include "planner/clock.h"
@@ -11,10 +12,15 @@
 namespace poet::planner {
 namespace {
 
-constexpr double kPrices[] = {0.3, 0.1, 0.03, 1};
-constexpr size_t kLaxPrice = 1;         // where no plan keeps the deadline yet
-constexpr double kSharePerPrice = 0.1;  // of the time limit
-constexpr double kShareOfBest = 0.15;   // of what is left then, at the best price
+// For energy the store's own joules keep transfers from being free, and price 0 is the objective
+// itself where every transfer is hidden.
+constexpr double kTimePrices[] = {0.3, 0.1, 0.03, 1};
+constexpr double kEnergyPrices[] = {0, 0.3, 0.1, 1};
+constexpr size_t kLaxPrice = 2;          // where no plan keeps the deadline yet
+constexpr double kShareOfFirst = 0.35;   // of the time limit: the price of the best bound
+constexpr double kSharePerPrice = 0.07;  // likewise, of the others
+constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price
+constexpr double kCloseEnough = 5e-4;    // (value - bound) / value
 // Around the best plan: short and cold, so that a walk stays near it.
 constexpr int64_t kMovesAround = 4096;
 constexpr double kHottestAround[] = {0.02, 0.1, 0.4};
@@ -23,18 +29,24 @@ constexpr int kPatience = 48;  // walks without a better plan: each price and te
 class PriceSearch {
  public:
   PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, Incumbent& best)
-      : input_(input), starts_(starts), best_(best), deadline_(input.limits.time_limit_seconds) {}
+      : input_(input),
+        starts_(starts),
+        best_(best),
+        deadline_(input.limits.time_limit_seconds),
+        prices_(input.options.objective == Objective::kEnergy && input.profile.store_watts > 0
+                    ? kEnergyPrices
+                    : kTimePrices) {}
 
   SearchOutcome run() {
-    const double share = kSharePerPrice * input_.limits.time_limit_seconds;
     SearchOutcome outcome;
     size_t best_price = 0;
-    for (const double price : kPrices) {
+    for (const double price : prices_) {
       problems_.push_back(problemAt(price));
       const double before = value();
-      outcome = searchAt(problems_.size() - 1, share);
+      const double share = problems_.size() == 1 ? kShareOfFirst : kSharePerPrice;
+      outcome = searchAt(problems_.size() - 1, share * input_.limits.time_limit_seconds);
       if (value() < before) best_price = problems_.size() - 1;
-      if (best_.isOptimal() || deadline_.over()) return outcome;
+      if (finished()) return outcome;
     }
     if (!best_.any()) best_price = kLaxPrice;
     const bool fits = best_.any() || outcome.best;
@@ -44,6 +56,8 @@ class PriceSearch {
   }
 
  private:
+  bool finished() const { return deadline_.over() || best_.gap() <= kCloseEnough; }
+
   double value() const {
     return best_.any() ? best_.best().objectiveValue() : std::numeric_limits<double>::infinity();
   }
@@ -60,9 +74,9 @@ class PriceSearch {
   // deadline is for the clock to say. At full price R + X <= D - P, and then it is certain.
   std::optional<double> replayLimit(size_t price) const {
     const std::optional<double>& limit = input_.goal.replay_seconds_limit;
-    if (!limit || kPrices[price] >= 1) return limit;
+    if (!limit || prices_[price] >= 1) return limit;
     const double deadline_seconds = *limit + problems_[price]->plain_seconds;
-    return *limit + kPrices[price] * input_.profile.dma_channels * deadline_seconds;
+    return *limit + prices_[price] * input_.profile.dma_channels * deadline_seconds;
   }
 
   SearchOutcome searchAt(size_t price, double seconds) {
@@ -78,10 +92,10 @@ class PriceSearch {
     SearchOutcome outcome =
         searchPlan(problem, goal, limits, starts,
                    [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
-    if (!input_.goal.replay_seconds_limit || kPrices[price] < 1) {
-      best_.setBound(boundWithOverlap(problem.plain_seconds, outcome.bound_cost, kPrices[price],
-                                      input_.profile.dma_channels),
-                     "candidates");
+    if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
+      best_.setBoundValue(
+          boundWithOverlap(problem, input_.profile, input_.options.objective, outcome.bound_cost),
+          "candidates");
     }
     return outcome;
   }
@@ -91,7 +105,7 @@ class PriceSearch {
   void searchAround(const SearchOutcome& outcome) {
     uint64_t last_progress = 0;
     for (uint64_t turn = 0; turn - last_progress < kPatience; ++turn) {
-      if (deadline_.over() || best_.isOptimal()) return;
+      if (finished()) return;
       const size_t price = turn % problems_.size();
       const Problem& problem = *problems_[price];
       const auto look = [&](const ReplayPlan& plan) {
@@ -112,10 +126,22 @@ class PriceSearch {
   const std::vector<ReplayPlan>& starts_;
   Incumbent& best_;
   const Deadline deadline_;
+  const std::span<const double> prices_;
   std::vector<std::unique_ptr<Problem>> problems_;  // by price
 };
 
 }  // namespace
+
+double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Objective objective,
+                        double bound_cost) {
+  const double price = problem.transferPrice();
+  const int channels = profile.dma_channels;
+  const double seconds = problem.plain_seconds + bound_cost;
+  if (objective != Objective::kEnergy) return seconds / (1 + price * channels);
+  const double a = problem.costOfTransfer(1);
+  const double q = std::min(1.0, price * channels / (1 + a * channels));
+  return (profile.busyWatts() + (1 - q) * profile.alwaysWatts()) * seconds;
+}
 
 SearchOutcome searchPrices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
                            Incumbent& best) {

@@ -40,7 +40,7 @@ namespace poet::planner {
 // A transfer that blocks costs the step its seconds. One that runs beside computation costs it
 // nothing until a channel is full: with R seconds of replays and X seconds of transfers on c
 // channels a step takes at least max(plain + R, X / c). Plans are searched for R + price * X with
-// 0 < price <= 1, the Lagrange multiplier of the channels' capacity. Energy that the store draws
+// 0 <= price <= 1, the Lagrange multiplier of the channels' capacity. Energy that the store draws
 // while it moves something is charged in full. A price is a way to look for plans and nothing more:
 // what they take is timed (Note [Timing of transfers]) and simulated.
 struct Evictable {
@@ -143,6 +143,7 @@ class Problem {
   // wake-up of the store.
   // The former is priced, and so are the seconds of page-ins and page-outs below.
   double costOfTransfer(double seconds) const;
+  double transferPrice() const { return transfer_price_; }
   double costOfWakeUp() const;
 
   std::vector<Stage> stages;

@@ -160,7 +160,7 @@ void Program::addPageOuts() {
     const Replay& replay = problem_->replays[static_cast<size_t>(step.replay)];
     if (!replay.is_page) continue;
     if (wakes) atMost(step.column, wakeColumn(step.stage));  // (7)
-    if (replay.once_seconds <= 0) continue;
+    if (replay.once_cost <= 0) continue;
     int& column = out_column_[static_cast<size_t>(step.replay)];
     if (column < 0) {
       column =

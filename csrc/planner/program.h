@@ -107,6 +107,9 @@ class Program {
   }  // earliest micro-step of a stage
   int executionOf(int stage) const { return first_step_[static_cast<size_t>(stage) + 1] - 1; }
 
+  // Of the page_out that all page-ins of a segment share; -1 where it costs nothing of its own.
+  int outColumn(int replay) const { return out_column_[static_cast<size_t>(replay)]; }
+
   int excessColumn() const { return excess_column_; }  // -1 where the budget is hard
 
   // Bytes resident by step; of relaxed programs the left sides of (5').

@@ -31,11 +31,11 @@ constexpr double kRoundUp = 0.35;
 // The program.
 constexpr int kAncestors = 12;
 constexpr int kNear = 2;
-constexpr double kRelaxationShare = 0.15;  // of the time limit
+constexpr double kRelaxationShare = 0.35;  // of the time limit
 constexpr double kWindowSeconds = 2;
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
-constexpr double kWholeProgramShare = 0.15;
+constexpr double kWholeProgramShare = 0.25;
 constexpr double kWholeProgramGap = 1e-4;
 // When to stop.
 constexpr double kCloseEnough = 1e-3;  // of the plain step's seconds, to the bound
@@ -69,8 +69,9 @@ class PlanSearch {
         annealFromRelaxation();
       }
       if (finished()) break;
+      solveWholeProgram();
+      if (finished()) break;
       solveWindows();
-      if (turn_ > 0) solveWholeProgram();
       if (finished()) break;
       annealOnce(kBurst, turn_ % 2 == 0 ? kHot : kCold);
       ++turn_;
@@ -213,7 +214,7 @@ class PlanSearch {
         LocalSearchOptions{
             .window_seconds = kWindowSeconds, .threads = limits_.threads, .seed = seed_});
     stale_ = false;
-    whole_tried_ = false;
+    whole_tried_ = std::numeric_limits<double>::infinity();
   }
 
   // Where transfers take the place of recomputes the relaxed program is nearly whole: its rounded
@@ -247,24 +248,28 @@ class PlanSearch {
     }
   }
 
-  // Small programs: once for each that was built.
+  // Once for each program and best plan, where little is left to decide between plan and bound.
   void solveWholeProgram() {
-    if (whole_tried_ || finished() || goal_.least_peak || !outcome_.best) return;
-    if (program_->numColumns() > kMostColumnsForWholeProgram) return;
-    whole_tried_ = true;
+    if (finished() || goal_.least_peak || !outcome_.best || !relaxation_.has_bound) return;
+    if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain)) return;
+    whole_tried_ = outcome_.best_cost;
+    Relaxation root = relaxation_;
+    const double cutoff = (outcome_.best_cost - problem_.constant_cost) * costPerSecond(problem_);
+    if (fixByReducedCost(cutoff, root) > kMostColumnsForWholeProgram) return;
     const ReplayPlan start = current();
     const SearchResult result =
-        searchProgram(*program_, relaxation_,
+        searchProgram(*program_, root,
                       {.time_limit_seconds = std::min(
                            deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
                        .relative_gap = kWholeProgramGap,
                        .threads = limits_.threads,
                        .start = &start});
-    if (result.status == SolverStatus::kInfeasible) return;
-    outcome_.bound_cost =
-        std::max(outcome_.bound_cost,
-                 std::min(problem_.constant_cost + result.bound / costPerSecond(problem_),
-                          outcome_.best_cost));
+    double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
+    if (result.status == SolverStatus::kInfeasible) {
+      if (program_->pointOf(start)) return;  // the start is a point: the solver is wrong
+      bound = outcome_.best_cost;
+    }
+    outcome_.bound_cost = std::max(outcome_.bound_cost, std::min(bound, outcome_.best_cost));
     if (result.plan) consider(*result.plan);
   }
 
@@ -279,7 +284,7 @@ class PlanSearch {
   Relaxation relaxation_;
   std::unique_ptr<LocalSearch> search_;
   bool stale_ = true;  // extra_ has grown since the program was built
-  bool whole_tried_ = false;
+  double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
   uint64_t seed_ = 0;
   int turn_ = 0;
   double last_progress_ = 0;

@@ -113,9 +113,8 @@ class SolveRun {
       if (found.plan) best_.offer(problem_, *found.plan);
       if (!blocking_ && !best_.isOptimal()) {
         if (!options_.runtime_budget_seconds) {
-          best_.setBound(
-              boundWithOverlap(plain_.makespan_seconds, found.bound_cost, 1, profile_.dma_channels),
-              "all");
+          best_.setBoundValue(
+              boundWithOverlap(problem_, profile_, options_.minimize, found.bound_cost), "all");
         }
         searchLeastCost({}, deadline_.left());
       }
