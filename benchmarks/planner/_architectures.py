@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from steps import Architecture, Batch
 from torch import Tensor, nn
+
+from steps import Architecture, Batch
 
 VOCABULARY = 2000
 
@@ -60,7 +61,7 @@ def _logits_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
 
 def unet3d() -> nn.Module:
     """MONAI's U-Net on volumes: five levels, two residual units each."""
-    from monai.networks.nets import UNet  # noqa: PLC0415  heavy: seconds
+    from monai.networks.nets.unet import UNet  # noqa: PLC0415  heavy: seconds
 
     model: nn.Module = UNet(
         spatial_dims=3,
@@ -90,8 +91,8 @@ def vit() -> nn.Module:
         intermediate_size=768,
         image_size=64,
         patch_size=8,
-        num_labels=10,
     )
+    config.num_labels = 10
     model: nn.Module = ViTForImageClassification(config)
     return model
 
@@ -107,10 +108,10 @@ def t5() -> nn.Module:
         d_ff=768,
         num_layers=4,
         num_heads=6,
-        decoder_start_token_id=0,
         pad_token_id=0,
         use_cache=False,
     )
+    config.decoder_start_token_id = 0
     model: nn.Module = T5ForConditionalGeneration(config)
     return model
 
@@ -145,7 +146,7 @@ def _tagger_loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 def densenet121() -> nn.Module:
     """MONAI's DenseNet-121 on small images."""
-    from monai.networks.nets import DenseNet121  # noqa: PLC0415  heavy: seconds
+    from monai.networks.nets.densenet import DenseNet121  # noqa: PLC0415  heavy: seconds
 
     model: nn.Module = DenseNet121(spatial_dims=2, in_channels=3, out_channels=10)
     return model
@@ -193,9 +194,7 @@ ARCHITECTURES = {
     "lstm": Architecture(LstmTagger, _no_checkpoint, _tokens(32, 24), _tagger_loss),
     "densenet121": Architecture(densenet121, _no_checkpoint, _images(8, 3, 64, 64)),
     "bert24": Architecture(bert24, _no_checkpoint, _labelled_tokens(4, 64), _classifier_loss),
-    "gpt2_48": Architecture(
-        lambda: _gpt2(48, 64), _no_checkpoint, _tokens(4, 64), _language_loss
-    ),
+    "gpt2_48": Architecture(lambda: _gpt2(48, 64), _no_checkpoint, _tokens(4, 64), _language_loss),
     "gpt2_micro8": Architecture(
         lambda: _gpt2(12, 64), _no_checkpoint, _tokens(16, 64), _language_loss
     ),

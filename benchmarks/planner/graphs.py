@@ -17,12 +17,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import steps  # noqa: E402
-import torch  # noqa: E402
-from _architectures import ARCHITECTURES, MICRO_BATCHES  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from _architectures import ARCHITECTURES, MICRO_BATCHES
+from torch import Tensor
 
-import poet  # noqa: E402
+import poet
+import steps
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "build" / "planner-graphs"
 TRACED = {name: steps.ARCHITECTURES[name] for name in ("resnet18", "gpt2", "bert")} | ARCHITECTURES
@@ -102,8 +102,9 @@ def main() -> None:
     for name in options.names:
         step = traced(name, options.folder)
         graph = step.graph
+        peak = graph.plain_peak_bytes()
         print(
-            f"{name:16} {len(graph.ops):6} ops  plain peak {graph.plain_peak_bytes() / 2**20:8.1f} MiB"
+            f"{name:16} {len(graph.ops):6} ops  plain peak {peak / 2**20:8.1f} MiB"
             f"  S {step.fixed_bytes / 2**20:7.1f} MiB  {1e3 * graph.plain_seconds:8.1f} ms"
         )
 

@@ -21,11 +21,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _data import context, save  # noqa: E402
-from graphs import FOLDER, TracedStep, traced  # noqa: E402
+from graphs import FOLDER, TracedStep, traced
 
-from poet import _C  # noqa: E402
-from poet._solve import solve_on  # noqa: E402
+from _data import context, save
+from poet import _C
+from poet._solve import solve_on
 
 # Bytes a second and seconds: of a consumer's NVMe drive with its file system.
 STORE = {
@@ -112,7 +112,8 @@ def measure(step: TracedStep, slack: float, mode: str, seconds: float) -> dict[s
     if schedule.has_plan:
         watts = profile.compute_watts + profile.idle_watts + profile.memory_watts
         plain = watts * step.graph.plain_seconds
-        value, bound = schedule.energy_joules, schedule.bound
+        value = schedule.energy_joules
+        bound = schedule.bound if schedule.bound is not None else 0.0
         record |= {
             "value": value,
             "plain": plain,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graph/ids.h"
+#include "schedule/schedule.h"
 
 namespace poet {
 
@@ -38,6 +39,11 @@ py::tuple indices(const std::vector<Id<Tag>>& ids) {
   py::tuple result(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) result[i] = py::int_(ids[i].index);
   return result;
+}
+
+// As poet._results.SearchPoint.
+inline py::object searchPoint(const SearchPoint& point) {
+  return fromPackage("poet._results", "SearchPoint")(point.seconds, point.value, point.bound);
 }
 
 // A path from str, bytes or os.PathLike, in the encoding of the file system.

@@ -90,6 +90,15 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
                              [](const Schedule& s) { return s.believed_seconds; })
       .def_property_readonly("solve_seconds", [](const Schedule& s) { return s.solve_seconds; })
       .def_property_readonly(
+          "history",
+          [](const Schedule& s) {
+            py::list points;
+            for (const SearchPoint& p : s.history) points.append(searchPoint(p));
+            return py::tuple(points);
+          },
+          "How the search went: a poet.SearchPoint for each better plan and "
+          "each better bound, in order of time.")
+      .def_property_readonly(
           "least_ram_budget", [](const Schedule& s) { return s.least_ram_budget; }, "Bytes.")
       .def_property_readonly("least_ram_op",
                              [](const Schedule& s) { return indexOrNone(s.least_ram_op); })

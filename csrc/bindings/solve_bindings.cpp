@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
@@ -17,13 +18,32 @@ namespace {
 // What they raise is kept and raised once the solver has been stopped.
 class StopPoll {
  public:
-  explicit StopPoll(py::object callback) : callback_(std::move(callback)) {}
+  StopPoll(py::object should_stop, py::object on_progress)
+      : should_stop_(std::move(should_stop)), on_progress_(std::move(on_progress)) {}
 
-  bool operator()() {
+  bool shouldStop() {
     const py::gil_scoped_acquire acquire;
-    try {
+    return keepError([&] {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      return !callback_.is_none() && callback_().cast<bool>();
+      return !should_stop_.is_none() && should_stop_().cast<bool>();
+    });
+  }
+
+  void tell(const SearchPoint& point) {
+    if (error_ || on_progress_.is_none()) return;
+    const py::gil_scoped_acquire acquire;
+    keepError([&] {
+      on_progress_(searchPoint(point));
+      return false;
+    });
+  }
+
+  // True once something was raised.
+  template <class Call>
+  bool keepError(const Call& call) {
+    if (error_) return true;
+    try {
+      return call();
     } catch (py::error_already_set& error) {
       error_.emplace(std::move(error));
       return true;
@@ -35,7 +55,7 @@ class StopPoll {
   }
 
  private:
-  py::object callback_;
+  py::object should_stop_, on_progress_;
   std::optional<py::error_already_set> error_;
 };
 
@@ -43,21 +63,26 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            int64_t ram_budget_bytes, std::optional<double> runtime_budget_seconds,
                            const std::string& minimize, double time_limit_seconds, int threads,
                            const std::string& worker_path, const py::object& should_stop,
-                           bool recompute, bool paging, bool away_between_steps) {
-  const SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
-                             .runtime_budget_seconds = runtime_budget_seconds,
-                             .minimize = objectiveFromString(minimize),
-                             .time_limit_seconds = time_limit_seconds,
-                             .threads = threads,
-                             .recompute = recompute,
-                             .paging = paging,
-                             .away_between_steps = away_between_steps};
+                           const py::object& on_progress, bool recompute, bool paging,
+                           bool away_between_steps,
+                           const std::vector<std::shared_ptr<Schedule>>& starts) {
+  SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
+                       .runtime_budget_seconds = runtime_budget_seconds,
+                       .minimize = objectiveFromString(minimize),
+                       .time_limit_seconds = time_limit_seconds,
+                       .threads = threads,
+                       .recompute = recompute,
+                       .paging = paging,
+                       .away_between_steps = away_between_steps};
+  for (const auto& start : starts) options.starts.push_back(*start);
   const auto held = graph.cast<std::shared_ptr<Graph>>();
-  StopPoll poll(should_stop);
+  StopPoll poll(should_stop, on_progress);
   auto schedule = std::make_shared<Schedule>();
   {
     const py::gil_scoped_release release;
-    *schedule = solveInWorker(*held, profile, options, worker_path, std::ref(poll));
+    *schedule = solveInWorker(
+        *held, profile, options, worker_path, [&] { return poll.shouldStop(); },
+        [&](const SearchPoint& point) { poll.tell(point); });
   }
   poll.rethrow();
   py::object result = py::cast(schedule);
@@ -144,11 +169,12 @@ void bindSolve(py::module_& m) {
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
         py::arg("ram_budget_bytes"), py::arg("runtime_budget_seconds"), py::arg("minimize"),
         py::arg("time_limit_seconds"), py::arg("threads"), py::arg("worker_path"),
-        py::arg("should_stop") = py::none(), py::arg("recompute") = SolveOptions{}.recompute,
-        py::arg("paging") = SolveOptions{}.paging,
+        py::arg("should_stop") = py::none(), py::arg("on_progress") = py::none(),
+        py::arg("recompute") = SolveOptions{}.recompute, py::arg("paging") = SolveOptions{}.paging,
         py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
+        py::arg("starts") = std::vector<std::shared_ptr<Schedule>>(),
         "should_stop is called about ten times a second; when it returns true the best plan so far "
-        "is returned.");
+        "is returned. on_progress hears of every better plan and bound (poet.SearchPoint).");
 }
 
 }  // namespace poet

@@ -149,4 +149,41 @@ void writeActions(const Problem& problem, const ReplayPlan& plan, Schedule& sche
   Extraction(problem, plan, schedule).run();
 }
 
+std::optional<ReplayPlan> readActions(const Problem& problem, const Schedule& schedule) {
+  if (!schedule.hasPlan() || schedule.away_between_steps != problem.away) return std::nullopt;
+  std::map<std::vector<OpId>, int> recipes;
+  std::map<ValueId, std::vector<int>> pages;
+  for (size_t r = 0; r < problem.replays.size(); ++r) {
+    const Replay& replay = problem.replays[r];
+    if (replay.is_page) {
+      const int v = replay.outputs.front();
+      pages[problem.values[static_cast<size_t>(v)].id].push_back(static_cast<int>(r));
+    } else {
+      recipes[replay.ops] = static_cast<int>(r);
+    }
+  }
+  const auto replayOf = [&](const Action& action, int t) {
+    if (action.kind == ActionKind::kRecompute) {
+      const auto found = recipes.find(schedule.recipes[static_cast<size_t>(action.arg)]);
+      const bool runs = found != recipes.end() && problem.runnable(found->second, t);
+      return runs ? found->second : -1;
+    }
+    for (const int r : pages[ValueId(action.arg)]) {
+      if (problem.runnable(r, t)) return r;
+    }
+    return -1;
+  };
+  ReplayPlan plan;
+  plan.by_stage.resize(problem.stages.size());
+  for (int t = 0; t < problem.numStages(); ++t) {
+    for (const Action& action : schedule.before[static_cast<size_t>(t)]) {
+      if (action.kind != ActionKind::kRecompute && action.kind != ActionKind::kPageIn) continue;
+      const int r = replayOf(action, t);
+      if (r < 0) return std::nullopt;
+      plan.by_stage[static_cast<size_t>(t)].push_back(r);
+    }
+  }
+  return plan;
+}
+
 }  // namespace poet::planner

@@ -10,7 +10,23 @@
 namespace poet::planner {
 
 bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
-  Schedule schedule = simulated(problem, plan);
+  return take(simulated(problem, plan), plan);
+}
+
+bool Incumbent::offer(const Schedule& schedule, const ReplayPlan& plan) {
+  Schedule own = emptySchedule(graph_, options_);
+  own.status = Status::kFeasible;
+  own.before = schedule.before;
+  own.after = schedule.after;
+  own.recipes = schedule.recipes;
+  own.away_between_steps = schedule.away_between_steps;
+  finalize(graph_, profile_, own);
+  own.believed_peak_bytes = own.peak_bytes;
+  own.believed_seconds = own.makespan_seconds;
+  return take(std::move(own), plan);
+}
+
+bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan) {
   if (schedule.peak_bytes > options_.ram_budget_bytes) return false;
   if (options_.runtime_budget_seconds &&
       schedule.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
@@ -21,6 +37,7 @@ bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
   best_plan_ = plan;
   describe(*best_);
   if (callback_) callback_(*best_);
+  tellProgress();
   return true;
 }
 
@@ -68,13 +85,31 @@ void Incumbent::setBound(double bound, const std::string& scope) {
 void Incumbent::setBoundValue(double bound, const std::string& scope) {
   std::optional<double>& known = scope == "all" ? all_bound_ : candidates_bound_;
   known = known ? std::max(*known, bound) : bound;
+  tellProgress();
+}
+
+std::optional<double> Incumbent::greatestBound() const {
+  if (!all_bound_ || !candidates_bound_) return all_bound_ ? all_bound_ : candidates_bound_;
+  return std::max(*all_bound_, *candidates_bound_);
+}
+
+void Incumbent::tellProgress() {
+  SearchPoint now;
+  now.bound = greatestBound();
+  if (best_) {
+    now.value = best_->objectiveValue();
+    if (now.bound) now.bound = std::min(*now.bound, *now.value);
+  }
+  if (now == told_) return;
+  told_ = now;
+  if (on_progress_) on_progress_(now);
 }
 
 double Incumbent::gap() const {
-  if (!best_ || (!all_bound_ && !candidates_bound_)) return 1;
+  const std::optional<double> bound = greatestBound();
+  if (!best_ || !bound) return 1;
   const double value = best_->objectiveValue();
-  const double bound = std::max(all_bound_.value_or(0), candidates_bound_.value_or(0));
-  return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0;
+  return value > 0 ? std::max(0.0, (value - *bound) / value) : 0.0;
 }
 
 Schedule Incumbent::finished() {

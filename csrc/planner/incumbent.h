@@ -20,17 +20,21 @@ inline constexpr double kOptimalGap = 1e-6;  // relative
 class Incumbent {
  public:
   Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-            const IncumbentCallback& callback)
+            const IncumbentCallback& callback, const ProgressCallback& on_progress)
       : graph_(graph),
         profile_(profile),
         options_(options),
         callback_(callback),
+        on_progress_(on_progress),
         facts_(graph),
         timing_(facts_, profile) {}
 
   // Takes the plan if the simulator finds it within the budgets and better than the best so far;
   // then the callback hears of it. True where it was taken.
   bool offer(const Problem& problem, const ReplayPlan& plan);
+
+  // Likewise of a schedule of the same graph, as it stands; `plan` holds its replays.
+  bool offer(const Schedule& schedule, const ReplayPlan& plan);
 
   // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not. Its
   // transfers are timed where they run beside computation (TransferTiming).
@@ -58,18 +62,23 @@ class Incumbent {
   }
 
  private:
+  bool take(Schedule&& schedule, const ReplayPlan& plan);
   void describe(Schedule& schedule) const;
+  std::optional<double> greatestBound() const;
+  void tellProgress();
   bool timeTransfers(Schedule& schedule, bool moves) const;
 
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
   const IncumbentCallback& callback_;
+  const ProgressCallback& on_progress_;
   const GraphFacts facts_;
   const TransferTiming timing_;
   std::optional<Schedule> best_;
   ReplayPlan best_plan_;
   std::optional<double> all_bound_, candidates_bound_;
+  SearchPoint told_;
 };
 
 }  // namespace poet::planner

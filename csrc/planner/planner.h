@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "device/profile.h"
 #include "graph/export.h"
@@ -24,22 +25,30 @@ struct SolveOptions {
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):
   // only for a runtime that brings it back when something touches it in between.
   bool away_between_steps = false;
+  // Schedules of the same graph to start from, e.g. for other budgets. One that keeps these budgets
+  // is never lost: the result is at least as good. One of another graph is an ArgumentError.
+  std::vector<Schedule> starts = {};
 };
 
 // Called with every better plan as it is found (already simulated).
 using IncumbentCallback = std::function<void(const Schedule&)>;
 
+// Called with every better plan and every better bound.
+using ProgressCallback = std::function<void(const SearchPoint&)>;
+
 // Solves in this process. Never throws for a hard problem: the outcome is Schedule::status. Throws
 // ArgumentError for options that make no sense.
 POET_API Schedule solve(const Graph& graph, const DeviceProfile& profile,
-                        const SolveOptions& options, const IncumbentCallback& on_incumbent = {});
+                        const SolveOptions& options, const IncumbentCallback& on_incumbent = {},
+                        const ProgressCallback& on_progress = {});
 
 // Solves in a `poet-solver` process: the time limit holds from outside, a crash of the solver is a
 // status with the best plan so far, and the worker dies with its parent. `should_stop` is polled
 // about ten times a second; when it returns true the worker is ended and the best plan so far
-// returned.
+// returned. Both callbacks run in the calling thread; what they throw ends the worker.
 POET_API Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile,
                                 const SolveOptions& options, const std::string& worker_path,
-                                const std::function<bool()>& should_stop = {});
+                                const std::function<bool()>& should_stop = {},
+                                const ProgressCallback& on_progress = {});
 
 }  // namespace poet

@@ -8,6 +8,7 @@
 #include "planner/candidates.h"
 #include "planner/clock.h"
 #include "planner/exact.h"
+#include "planner/extract.h"
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/planner.h"
@@ -59,8 +60,8 @@ std::vector<ValueId> firstOf(const std::vector<ValueId>& values, size_t count) {
 class SolveRun {
  public:
   SolveRun(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-           const IncumbentCallback& on_incumbent, const std::vector<ValueId>& away,
-           double time_limit_seconds, bool more_may_be_away)
+           const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress,
+           const std::vector<ValueId>& away, double time_limit_seconds, bool more_may_be_away)
       : graph_(graph),
         profile_(profile),
         options_(options),
@@ -73,7 +74,7 @@ class SolveRun {
             problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes), options, away)),
         problem_(graph, table_, profile, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
-        best_(graph, profile, options, on_incumbent) {}
+        best_(graph, profile, options, on_incumbent, on_progress) {}
 
   Schedule run() {
     Schedule schedule = plan();
@@ -94,9 +95,20 @@ class SolveRun {
       if (options_.minimize != Objective::kMemory)
         return best_.finished(plain_.makespan_seconds, "all");
     }
+    offerStarts();
     const bool small =
         problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostExactCandidates;
     return small ? solveSmall() : solveLarge();
+  }
+
+  void offerStarts() {
+    for (const Schedule& start : options_.starts) {
+      if (!start.hasPlan()) continue;
+      auto plan = readActions(problem_, start);
+      if (!plan) continue;
+      best_.offer(start, *plan);
+      starts_.push_back(std::move(*plan));
+    }
   }
 
   // ---- small graphs: proofs
@@ -158,8 +170,9 @@ class SolveRun {
       if (more_may_be_away_) return emptySchedule(graph_, options_);
       return withoutPlan(searchLeastPeak(0));
     }
-    SearchOutcome outcome = searchLeastCost(
-        {}, (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) * time_limit_seconds_);
+    SearchOutcome outcome =
+        searchLeastCost(starts_, (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) *
+                                     time_limit_seconds_);
     if (!best_.any()) {
       if (more_may_be_away_) return emptySchedule(graph_, options_);
       outcome = searchLeastPeak(options_.ram_budget_bytes);
@@ -308,13 +321,21 @@ class SolveRun {
   const bool blocking_;  // program and simulator agree on time
   Floor floor_;
   Incumbent best_;
+  std::vector<ReplayPlan> starts_;
 };
 
 // What stays in the store between steps costs two transfers in each of them, so it is as little as
 // will do: nothing, or the largest optimizer state whose absence lets the floor fit, or all of it.
 Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
-                       const SolveOptions& options, const IncumbentCallback& on_incumbent) {
+                       const SolveOptions& options, const IncumbentCallback& on_incumbent,
+                       const ProgressCallback& on_progress) {
   const Deadline deadline(options.time_limit_seconds);
+  std::vector<SearchPoint> history;
+  const ProgressCallback note = [&](SearchPoint point) {
+    point.seconds = deadline.elapsed();
+    history.push_back(point);
+    if (on_progress) on_progress(point);
+  };
   const std::vector<ValueId> all = mayBeAway(graph, profile, options);
   const RecipeTable table(graph);
   const auto floorWith = [&](size_t count) {
@@ -337,12 +358,13 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
   Schedule schedule;
   for (;; count = std::min(all.size(), std::max(2 * count, (all.size() + 3) / 4))) {
     const bool last = count == all.size();
-    schedule =
-        SolveRun(graph, profile, options, on_incumbent, firstOf(all, count), deadline.left(), !last)
-            .run();
+    schedule = SolveRun(graph, profile, options, on_incumbent, note, firstOf(all, count),
+                        deadline.left(), !last)
+                   .run();
     if (last || schedule.hasPlan() || deadline.over()) break;
   }
   schedule.solve_seconds = deadline.elapsed();
+  schedule.history = std::move(history);
   return schedule;
 }
 
@@ -350,9 +372,10 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
 }  // namespace planner
 
 Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-               const IncumbentCallback& on_incumbent) {
+               const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress) {
   planner::checkOptions(options);
-  return planner::solveWithAway(graph, profile, options, on_incumbent);
+  for (const Schedule& start : options.starts) start.checkAgainst(graph);
+  return planner::solveWithAway(graph, profile, options, on_incumbent, on_progress);
 }
 
 }  // namespace poet

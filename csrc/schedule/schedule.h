@@ -75,6 +75,15 @@ POET_API std::string_view toString(Status);     // "optimal", "feasible", "infea
 POET_API std::string_view toString(Objective);  // "energy", "time", "memory"
 POET_API Objective objectiveFromString(std::string_view);
 
+// A moment of the search for a schedule: what was known by then, in the objective's unit.
+struct SearchPoint {
+  double seconds = 0;           // since the solve began
+  std::optional<double> value;  // of the best plan
+  std::optional<double> bound;  // greatest lower bound, in whatever scope
+
+  friend bool operator==(const SearchPoint&, const SearchPoint&) = default;
+};
+
 // A plain aggregate: planners and methods fill it in, finalize() (schedule/simulator.h) writes the
 // simulator's figures.
 struct POET_API Schedule {
@@ -108,6 +117,7 @@ struct POET_API Schedule {
   int64_t believed_peak_bytes = 0;  // by the program's own arithmetic; equals peak_bytes
   double believed_seconds = 0;      // likewise
   double solve_seconds = 0;
+  std::vector<SearchPoint> history;  // in order of time: each better plan and each better bound
   // With kInfeasible (and whenever known): the least budget that has a plan, and the op that sets
   // it.
   std::optional<int64_t> least_ram_budget;

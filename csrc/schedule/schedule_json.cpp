@@ -48,6 +48,18 @@ class HeadWriter {
   std::string text_;
 };
 
+OrderedJson toJson(const SearchPoint& point) {
+  const auto finite = [](double number) {
+    POET_CHECK_AS(ScheduleError, std::isfinite(number),
+                  "schedule: history: expected finite numbers, got ", number);
+    return number;
+  };
+  OrderedJson object = {{"seconds", finite(point.seconds)}};
+  if (point.value) object["value"] = finite(*point.value);
+  if (point.bound) object["bound"] = finite(*point.bound);
+  return object;
+}
+
 std::string headToJson(const Schedule& schedule) {
   HeadWriter out;
   out.put("format", kFormat);
@@ -72,6 +84,11 @@ std::string headToJson(const Schedule& schedule) {
   out.putIfAny("least_ram_budget", schedule.least_ram_budget);
   out.put("least_ram_op", schedule.least_ram_op.index);
   out.put("message", schedule.message);
+  if (!schedule.history.empty()) {
+    OrderedJson points = OrderedJson::array();
+    for (const SearchPoint& point : schedule.history) points.push_back(toJson(point));
+    out.put("history", points);
+  }
   if (!schedule.away_between_steps.empty()) {
     OrderedJson values = OrderedJson::array();
     for (const ValueId v : schedule.away_between_steps) values.push_back(v.index);
@@ -213,6 +230,15 @@ std::optional<int64_t> bytesIfAny(ObjectReader& in, const char* key) {
   return in.integer(key, 0);
 }
 
+SearchPoint readSearchPoint(const Json& json, const std::string& where) {
+  ObjectReader in(json, where);
+  const SearchPoint point{.seconds = nonNegative(in, "seconds"),
+                          .value = numberIfAny(in, "value"),
+                          .bound = numberIfAny(in, "bound")};
+  in.finish();
+  return point;
+}
+
 Schedule readHead(ObjectReader& in) {
   Schedule s;
   in.require("format");
@@ -242,6 +268,13 @@ Schedule readHead(ObjectReader& in) {
   s.least_ram_budget = bytesIfAny(in, "least_ram_budget");
   s.least_ram_op = OpId(in.integer("least_ram_op", -1, s.num_ops));
   s.message = in.text("message");
+  if (in.find("history") != nullptr) {
+    const Json::array_t& points = json::asList(in.require("history"), in.path("history"));
+    for (size_t i = 0; i < points.size(); ++i) {
+      s.history.push_back(
+          readSearchPoint(points[i], detail::message(in.path("history"), "[", i, "]")));
+    }
+  }
   if (in.find("away_between_steps") != nullptr) {
     s.away_between_steps =
         in.ids<ValueId>("away_between_steps", std::numeric_limits<int32_t>::max());

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, final, overload
 
 from poet._enums import Objective, Phase, Status, ValueKind
-from poet._results import Action, Node, Simulation
+from poet._results import Action, Node, SearchPoint, Simulation
 
 built_for_torch: str
 version: str
@@ -146,6 +146,8 @@ class Schedule:
     @property
     def solve_seconds(self) -> float: ...
     @property
+    def history(self) -> tuple[SearchPoint, ...]: ...
+    @property
     def least_ram_budget(self) -> int | None: ...
     @property
     def least_ram_op(self) -> int | None: ...
@@ -255,9 +257,11 @@ def solve_in_worker(
     threads: int,
     worker_path: str,
     should_stop: Callable[[], bool] | None = None,
+    on_progress: Callable[[SearchPoint], object] | None = None,
     recompute: bool = True,
     paging: bool = True,
     away_between_steps: bool = False,
+    starts: Sequence[Schedule] = (),
 ) -> Schedule: ...
 
 # ---- the live runtime (runtime_bindings.cpp) ----

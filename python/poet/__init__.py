@@ -16,7 +16,8 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
-from poet._results import Action, Node, Simulation
+from poet._pareto import pareto
+from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
 from poet._trace import trace
@@ -45,6 +46,7 @@ __all__ = [
     "RewrittenGraph",
     "Schedule",
     "ScheduleError",
+    "SearchPoint",
     "Simulation",
     "Status",
     "StepStats",
@@ -54,6 +56,7 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "pareto",
     "simulate",
     "solve",
     "trace",

@@ -63,6 +63,31 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchPoint:
+    """A moment of the search for a schedule (`Schedule.history`, `poet.solve(on_progress=...)`).
+
+    Attributes:
+        seconds: since the solve began.
+        value: of the best plan by then, in the objective's unit (joules, seconds or bytes); None
+            before there is one.
+        bound: the greatest lower bound by then, in the same unit; None before there is one.
+    """
+
+    __module__ = "poet"
+
+    seconds: float
+    value: float | None
+    bound: float | None
+
+    @property
+    def gap(self) -> float | None:
+        """(value - bound) / value; None while one of them is unknown."""
+        if self.value is None or self.bound is None:
+            return None
+        return max(0.0, (self.value - self.bound) / self.value) if self.value > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Simulation:
     """What a training step costs, by the simulator.
 

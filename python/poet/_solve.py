@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from poet import _C
 from poet._budgets import (
@@ -19,6 +21,8 @@ from poet._budgets import (
 from poet._cache import Cache, open_cache
 from poet._enums import Objective
 from poet._errors import ArgumentError, PoetRuntimeError
+from poet._progress import SearchBar
+from poet._results import SearchPoint
 from poet._store import known_speed, page_folder, store_speed
 
 _MOST_THREADS = 1024
@@ -38,6 +42,9 @@ def solve(
     time_limit_s: float = 60,
     solve_threads: int = 1,
     cache_dir: str | os.PathLike[str] | bool | None = True,
+    starts: Sequence[_C.Schedule] = (),
+    verbose: bool = False,
+    on_progress: Callable[[SearchPoint], object] | None = None,
 ) -> _C.Schedule:
     """Decides when to keep, free, recompute and page every intermediate value of a training step.
 
@@ -67,9 +74,15 @@ def solve(
         solve_threads: threads of the solver.
         cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
             None. Schedules are not kept there: `Schedule.save` does that.
+        starts: schedules of the same graph to start from, such as those of other budgets. One that
+            keeps these budgets is never lost: the result is at least as good.
+        verbose: shows a progress bar with the best plan, the bound and the gap.
+        on_progress: called with a `poet.SearchPoint` for each better plan and each better bound.
+            What it raises ends the search and comes out unchanged.
 
     Returns:
-        The best schedule found; `Schedule.status` says what it is worth.
+        The best schedule found; `Schedule.status` says what it is worth, `Schedule.history` how the
+        search went.
 
     Raises:
         ArgumentError: an argument makes no sense, or `page_dir` takes no page file.
@@ -94,20 +107,39 @@ def solve(
     deadline = None
     if runtime_budget is not None:
         deadline = parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
-    return solve_on(
-        recorded,
-        device,
-        ram_budget_bytes=ram_budget_bytes,
-        runtime_budget_seconds=deadline,
-        minimize=parse_objective(minimize),
-        recompute=recompute,
-        paging=paging is not False,
-        away_between_steps=away_between_steps,
-        time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
-        solve_threads=whole_number(
+    objective = parse_objective(minimize)
+    seconds = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
+    flag(verbose, "verbose")
+    if on_progress is not None and not callable(on_progress):
+        raise ArgumentError(
+            f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
+        )
+    asked: dict[str, Any] = {
+        "ram_budget_bytes": ram_budget_bytes,
+        "runtime_budget_seconds": deadline,
+        "minimize": objective,
+        "recompute": recompute,
+        "paging": paging is not False,
+        "away_between_steps": away_between_steps,
+        "time_limit_s": seconds,
+        "solve_threads": whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
         ),
-    )
+        "starts": _starts(starts),
+    }
+    if not verbose:
+        return solve_on(recorded, device, on_progress=on_progress, **asked)
+    begin = time.monotonic()
+    plain, unit = plain_cost(recorded, device, objective)
+    with SearchBar(seconds, plain=plain, unit=unit) as bar:
+
+        def tell(point: SearchPoint) -> None:
+            bar.tell(point)
+            if on_progress is not None:
+                on_progress(point)
+
+        should_stop = bar.watching(None, lambda: time.monotonic() - begin)
+        return solve_on(recorded, device, on_progress=tell, should_stop=should_stop, **asked)
 
 
 def solve_on(
@@ -123,6 +155,8 @@ def solve_on(
     time_limit_s: float,
     solve_threads: int = 1,
     should_stop: Callable[[], bool] | None = None,
+    on_progress: Callable[[SearchPoint], object] | None = None,
+    starts: Sequence[_C.Schedule] = (),
 ) -> _C.Schedule:
     """`solve` with arguments that are checked and in the units of the core.
 
@@ -141,7 +175,27 @@ def solve_on(
         paging=paging,
         away_between_steps=away_between_steps,
         should_stop=should_stop,
+        on_progress=on_progress,
+        starts=starts,
     )
+
+
+def plain_cost(
+    graph: _C.Graph, device: _C.DeviceProfile, objective: str
+) -> tuple[float | None, str]:
+    """What the plain step costs in the objective, where that is what plans add to, and the unit."""
+    if objective == Objective.MEMORY:
+        return None, "bytes"
+    plain = _C.simulate(graph, None, device)
+    if objective == Objective.TIME:
+        return plain.makespan_seconds, "s"
+    return plain.energy_joules, "J"
+
+
+def _starts(starts: object) -> Sequence[_C.Schedule]:
+    if isinstance(starts, Sequence) and all(isinstance(each, _C.Schedule) for each in starts):
+        return starts
+    raise ArgumentError(f"starts: expected a list of poet.Schedule; got {starts!r}.")
 
 
 def _with_store(

@@ -43,6 +43,7 @@ Json toJson(const SolveOptions& options) {
                {"recompute", options.recompute},
                {"paging", options.paging},
                {"away_between_steps", options.away_between_steps}};
+  for (const Schedule& start : options.starts) json["starts"].push_back(start.toJson());
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
   return json;
@@ -83,6 +84,11 @@ SolveOptions readOptions(const Json& json) {
   options.away_between_steps = in.flagOr("away_between_steps", false);
   if (in.find("runtime_budget_seconds") != nullptr)
     options.runtime_budget_seconds = in.number("runtime_budget_seconds");
+  if (in.find("starts") != nullptr) {
+    const std::string where = in.path("starts");
+    for (const Json& start : json::asList(in.require("starts"), where))
+      options.starts.push_back(Schedule::fromJson(json::asText(start, where)));
+  }
   in.finish();
   return options;
 }
@@ -123,6 +129,24 @@ std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
   const Json json = {
       {"graph", graph.toJson()}, {"profile", toJson(profile)}, {"options", toJson(options)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string encodeProgress(const SearchPoint& point) {
+  Json json = {{"seconds", point.seconds}};
+  if (point.value) json["value"] = *point.value;
+  if (point.bound) json["bound"] = *point.bound;
+  return json.dump();
+}
+
+SearchPoint decodeProgress(std::string_view text) {
+  const Json json = json::parse(text, "progress");
+  json::ObjectReader in(json, "progress");
+  SearchPoint point;
+  point.seconds = in.number("seconds");
+  if (in.find("value") != nullptr) point.value = in.number("value");
+  if (in.find("bound") != nullptr) point.bound = in.number("bound");
+  in.finish();
+  return point;
 }
 
 Request decodeRequest(std::string_view text) {

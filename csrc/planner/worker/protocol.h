@@ -16,6 +16,7 @@ namespace poet::planner {
 enum class FrameKind : char {
   kRequest = 'Q',    // parent -> worker, once
   kIncumbent = 'I',  // worker -> parent, any number of times: a schedule with a better plan
+  kProgress = 'P',   // worker -> parent, any number of times: a better plan's value, or a bound
   kResult = 'R',     // worker -> parent, the last frame: a schedule
   kError = 'E',      // worker -> parent, the last frame: why there is no result, as text
 };
@@ -48,6 +49,9 @@ struct Request {
 
 std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
                           const SolveOptions& options);
+std::string encodeProgress(const SearchPoint& point);
+SearchPoint decodeProgress(std::string_view text);  // throws FormatError
+
 Request decodeRequest(std::string_view text);  // throws FormatError
 
 }  // namespace poet::planner

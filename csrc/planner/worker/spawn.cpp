@@ -139,10 +139,11 @@ namespace {
 class Conversation {
  public:
   Conversation(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-               const std::string& worker_path)
+               const std::string& worker_path, const ProgressCallback& on_progress)
       : graph_(graph),
         profile_(profile),
         options_(options),
+        on_progress_(on_progress),
         start_(now()),
         worker_(worker_path),
         unsent_(encodeFrame(FrameKind::kRequest, encodeRequest(graph, profile, options))) {}
@@ -205,6 +206,11 @@ class Conversation {
       case FrameKind::kIncumbent:
         best_ = checked(frame.payload);
         return;
+      case FrameKind::kProgress:
+        history_.push_back(decodeProgress(frame.payload));
+        history_.back().seconds = now() - start_;
+        if (on_progress_) on_progress_(history_.back());
+        return;
       case FrameKind::kResult:
         result_ = checked(frame.payload);
         ended_ = true;
@@ -239,6 +245,7 @@ class Conversation {
   Schedule finished() {
     if (!result_) return bestSoFar(failure_);
     result_->solve_seconds = now() - start_;
+    result_->history = std::move(history_);
     return std::move(*result_);
   }
 
@@ -248,18 +255,21 @@ class Conversation {
     schedule.message = detail::message(
         why, best_ ? "; this is the best plan found until then" : "; no plan was found");
     schedule.solve_seconds = now() - start_;
+    schedule.history = std::move(history_);
     return schedule;
   }
 
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
+  const ProgressCallback& on_progress_;
   const double start_;
   WorkerProcess worker_;
   const std::string unsent_;
   size_t sent_ = 0;
   FrameReader reader_;
   std::optional<Schedule> best_, result_;
+  std::vector<SearchPoint> history_;
   std::string failure_;
   bool ended_ = false;
 };
@@ -269,9 +279,11 @@ class Conversation {
 Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile,
                               const SolveOptions& options, const std::string& worker_path,
                               const std::function<bool()>& should_stop,
+                              const ProgressCallback& on_progress,
                               const std::function<void(pid_t)>& on_started) {
   checkOptions(options);
-  Conversation conversation(graph, profile, options, worker_path);
+  for (const Schedule& start : options.starts) start.checkAgainst(graph);
+  Conversation conversation(graph, profile, options, worker_path, on_progress);
   if (on_started) on_started(conversation.pid());
   return conversation.run(should_stop);
 }
@@ -282,8 +294,10 @@ namespace poet {
 
 Schedule solveInWorker(const Graph& graph, const DeviceProfile& profile,
                        const SolveOptions& options, const std::string& worker_path,
-                       const std::function<bool()>& should_stop) {
-  return planner::solveInWorkerProcess(graph, profile, options, worker_path, should_stop, {});
+                       const std::function<bool()>& should_stop,
+                       const ProgressCallback& on_progress) {
+  return planner::solveInWorkerProcess(graph, profile, options, worker_path, should_stop,
+                                       on_progress, {});
 }
 
 }  // namespace poet

@@ -41,6 +41,7 @@ class WorkerProcess {
 Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile,
                               const SolveOptions& options, const std::string& worker_path,
                               const std::function<bool()>& should_stop,
+                              const ProgressCallback& on_progress,
                               const std::function<void(pid_t)>& on_started);
 
 }  // namespace poet::planner

@@ -90,7 +90,11 @@ int workerMain(int socket, pid_t parent) {
     const auto stream = [&](const Schedule& incumbent) {
       sendAll(socket, encodeFrame(FrameKind::kIncumbent, incumbent.toJson()));
     };
-    const Schedule result = solve(request.graph, request.profile, request.options, stream);
+    const auto progress = [&](const SearchPoint& point) {
+      sendAll(socket, encodeFrame(FrameKind::kProgress, encodeProgress(point)));
+    };
+    const Schedule result =
+        solve(request.graph, request.profile, request.options, stream, progress);
     sendAll(socket, encodeFrame(FrameKind::kResult, result.toJson()));
     return EXIT_SUCCESS;
   } catch (const std::bad_alloc&) {

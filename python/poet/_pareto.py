@@ -1,0 +1,128 @@
+"""poet.pareto: what less memory costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from poet import _C
+from poet._budgets import (
+    ByteBudget,
+    TimeBudget,
+    parse_bytes,
+    positive_number,
+    whole_number,
+)
+from poet._errors import ArgumentError
+from poet._solve import as_graph, solve
+
+_LEAST_SHARE = 0.2  # of the time, for the least budget where none is given
+_FIRST_PASS_SHARE = 0.6  # of the rest
+_MOST_POINTS = 1000
+
+
+def pareto(
+    *,
+    graph: _C.Graph | str | os.PathLike[str],
+    budgets: Sequence[ByteBudget] | None = None,
+    points: int = 8,
+    platform: str = "host",
+    runtime_budget: TimeBudget | None = None,
+    minimize: str = "energy",
+    recompute: bool = True,
+    paging: bool | None = None,
+    page_dir: str | os.PathLike[str] | None = None,
+    time_limit_s: float = 60,
+    solve_threads: int = 1,
+    cache_dir: str | os.PathLike[str] | bool | None = True,
+) -> tuple[_C.Schedule, ...]:
+    """The trade-off curve: the best schedule for each of several memory budgets.
+
+    The budgets are solved twice, downwards and upwards, each from the schedules of its neighbours;
+    so no schedule costs more than one for less memory.
+
+    Args:
+        graph: the recorded step, or the path of a file written by `Graph.save`.
+        budgets: the budgets, each as `ram_budget` of `poet.solve`; None for `points` of them, in
+            even steps from the least that a search finds to the peak of the plain step.
+        points: number of budgets where none are given, from 2 on.
+        platform: as for `poet.solve`.
+        runtime_budget: likewise; holds for every point.
+        minimize: "energy" or "time".
+        recompute: as for `poet.solve`.
+        paging: likewise.
+        page_dir: likewise.
+        time_limit_s: seconds that the whole curve may take.
+        solve_threads: as for `poet.solve`.
+        cache_dir: likewise.
+
+    Returns:
+        A schedule for each distinct budget, in ascending order of budgets. Those that cannot be met
+        have no plan (`Schedule.has_plan`, `Schedule.least_ram_budget`).
+
+    Raises:
+        ArgumentError: an argument makes no sense.
+        FormatError: the file named by `graph` holds no graph.
+        PoetRuntimeError: the file cannot be read, or the solver program is missing.
+    """
+    begin = time.monotonic()
+    limit = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
+    recorded = as_graph(graph)
+    if minimize == "memory":
+        raise ArgumentError(
+            'minimize: expected "energy" or "time": a curve of budgets shows what less memory '
+            'costs; got "memory".'
+        )
+
+    def best(budget: ByteBudget, seconds: float, starts: Sequence[_C.Schedule]) -> _C.Schedule:
+        return solve(
+            graph=recorded,
+            platform=platform,
+            ram_budget=budget,
+            runtime_budget=runtime_budget,
+            minimize=minimize,
+            recompute=recompute,
+            paging=paging,
+            page_dir=page_dir,
+            time_limit_s=max(seconds, 0.1),
+            solve_threads=solve_threads,
+            cache_dir=cache_dir,
+            starts=[start for start in starts if start.has_plan],
+        )
+
+    if budgets is None:
+        count = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
+        peak = recorded.plain_peak_bytes()
+        # A budget of one byte is never met: what is reported instead is the least that was found.
+        least = best(1, _LEAST_SHARE * limit, []).least_ram_budget or peak
+        budgets = [least + (peak - least) * k // (count - 1) for k in range(count)]
+    elif isinstance(budgets, str) or not isinstance(budgets, Sequence) or not budgets:
+        raise ArgumentError(
+            'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), or None; got '
+            f"{budgets!r}."
+        )
+    curve: dict[int, _C.Schedule] = {}
+
+    def left() -> float:
+        return limit - (time.monotonic() - begin)
+
+    # Downwards; what comes without a search has the time that the others need.
+    asked = list(dict.fromkeys(budgets))
+    asked.sort(key=lambda budget: _bytes(budget, recorded), reverse=True)
+    first = _FIRST_PASS_SHARE * left() / len(asked)
+    for budget in asked:
+        above = list(curve.values())[-1:]
+        schedule = best(budget, first, above)
+        curve[_bytes(budget, recorded)] = schedule
+    # Upwards: a plan for less memory is one for more.
+    ascending = sorted(curve)
+    for k, budget_bytes in enumerate(ascending):
+        near = [curve[ascending[i]] for i in (k, k - 1, k + 1) if 0 <= i < len(ascending)]
+        seconds = left() / (len(ascending) - k)
+        curve[budget_bytes] = best(budget_bytes, seconds, near)
+    return tuple(curve[budget_bytes] for budget_bytes in ascending)
+
+
+def _bytes(budget: ByteBudget, graph: _C.Graph) -> int:
+    return parse_bytes(budget, plain_peak_bytes=graph.plain_peak_bytes)

@@ -1,0 +1,76 @@
+"""What a search says while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from tqdm.auto import tqdm
+
+from poet._results import SearchPoint
+
+_POLL_SHARE = 1e-3  # of the time limit: the bar moves in steps of this
+
+
+class SearchBar:
+    """A progress bar over the time limit that shows the best plan, the bound and the gap.
+
+    Args:
+        time_limit_s: seconds that the search may take.
+        plain: what the plain step costs in the objective's unit, to print shares of it; None where
+            that is unknown.
+        unit: of the objective.
+    """
+
+    def __init__(self, time_limit_s: float, *, plain: float | None, unit: str) -> None:
+        self._plain = plain
+        self._unit = unit
+        self._bar = tqdm(
+            total=time_limit_s,
+            desc="poet: planning",
+            unit="s",
+            bar_format="{desc} {bar:20} {n:.0f}/{total:.0f} s{postfix}",
+            leave=True,
+        )
+
+    def __enter__(self) -> SearchBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+    def tell(self, point: SearchPoint) -> None:
+        """Shows a better plan or a better bound."""
+        parts = [
+            f"best {self._amount(point.value)}" if point.value is not None else "no plan yet",
+            f"at least {self._amount(point.bound)}" if point.bound is not None else "",
+            f"gap {100 * point.gap:.2f} %" if point.gap is not None else "",
+        ]
+        self._move(point.seconds)
+        self._bar.set_postfix_str(", ".join(part for part in parts if part))
+
+    def watching(
+        self, should_stop: Callable[[], bool] | None, clock: Callable[[], float]
+    ) -> Callable[[], bool]:
+        """A `should_stop` that also moves the bar; `clock` gives the seconds since the start."""
+
+        def poll() -> bool:
+            self._move(clock())
+            return should_stop() if should_stop is not None else False
+
+        return poll
+
+    def _move(self, seconds: float) -> None:
+        step = min(seconds, float(self._bar.total)) - self._bar.n
+        if step >= _POLL_SHARE * float(self._bar.total):
+            self._bar.update(step)
+
+    def _amount(self, amount: float) -> str:
+        if self._plain:
+            return f"{100 * (amount / self._plain - 1):+.2f} %"
+        return f"{amount:.4g} {self._unit}"
