@@ -193,9 +193,7 @@ ARCHITECTURES = {
     "lstm": Architecture(LstmTagger, _no_checkpoint, _tokens(32, 24), _tagger_loss),
     "densenet121": Architecture(densenet121, _no_checkpoint, _images(8, 3, 64, 64)),
     "bert24": Architecture(bert24, _no_checkpoint, _labelled_tokens(4, 64), _classifier_loss),
-    "gpt2_48": Architecture(
-        lambda: _gpt2(48, 64), _no_checkpoint, _tokens(4, 64), _language_loss
-    ),
+    "gpt2_48": Architecture(lambda: _gpt2(48, 64), _no_checkpoint, _tokens(4, 64), _language_loss),
     "gpt2_micro8": Architecture(
         lambda: _gpt2(12, 64), _no_checkpoint, _tokens(16, 64), _language_loss
     ),
