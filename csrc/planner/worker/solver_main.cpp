@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "methods/moccasin.h"
 #include "methods/poet_paper.h"
 #include "planner/planner.h"
 #include "planner/worker/worker.h"
@@ -23,13 +24,16 @@ constexpr const char* kHelp =
     "  --time-limit SEC       seconds for the search (60)\n"
     "  --threads N            threads of the solver (1)\n"
     "  --profile FILE         the device, as JSON (the host, without a store)\n"
-    "  --method NAME          poet or poet_paper (poet)\n"
+    "  --method NAME          poet, poet_paper or moccasin (poet)\n"
+    "  --python PROGRAM       interpreter with ortools, for moccasin (python3)\n"
+    "  --intervals C          retention intervals a value, for moccasin (2)\n"
     "  --paging yes|no        whether plans may page, where the device has a store (yes)\n"
     "  --out FILE             saves the schedule\n";
 
 struct Arguments {
   std::string graph, profile, out;
   std::string method = "poet";
+  poet::MoccasinOptions moccasin;
   poet::SolveOptions options;
 };
 
@@ -58,6 +62,10 @@ Arguments parse(int argc, char** argv) {
       arguments.options.threads = std::atoi(value);
     else if (name == "--method")
       arguments.method = value;
+    else if (name == "--python")
+      arguments.moccasin.python = value;
+    else if (name == "--intervals")
+      arguments.moccasin.retention_intervals = std::atoi(value);
     else if (name == "--profile")
       arguments.profile = value;
     else if (name == "--paging")
@@ -75,7 +83,9 @@ poet::Schedule solve(const poet::Graph& graph, const poet::DeviceProfile& profil
                      const Arguments& arguments) {
   if (arguments.method == "poet_paper")
     return poet::solvePoetPaper(graph, profile, arguments.options);
-  POET_CHECK(arguments.method == "poet", "--method: expected poet or poet_paper, got ",
+  if (arguments.method == "moccasin")
+    return poet::solveMoccasin(graph, profile, arguments.options, arguments.moccasin);
+  POET_CHECK(arguments.method == "poet", "--method: expected poet, poet_paper or moccasin, got ",
              arguments.method);
   const double plain = graph.plainSeconds();
   return poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
