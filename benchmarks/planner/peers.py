@@ -231,7 +231,7 @@ def line(record: dict[str, Any]) -> str:
 
 
 def save(records: list[dict[str, Any]]) -> None:
-    """Puts the cells into data/planner_peers.json, one a line, in place of those of the same name."""
+    """Puts the cells into data/planner_peers.json, in place of those of the same name."""
 
     def key(row: dict[str, Any]) -> tuple[int, int, int]:
         instance, method = list(FILES).index(row["instance"]), METHODS.index(row["method"])
