@@ -1,6 +1,7 @@
 #include "methods/dense_program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/program.h"
 
@@ -49,8 +50,7 @@ int64_t DenseProgram::estimateColumns(const Problem& problem) {
   return columns;
 }
 
-// ---- columns
-// ----------------------------------------------------------------------------------------------
+// ---- columns ----------------------------------------------------------------------------------
 
 // Whether the segment may be in memory when stage t begins.
 bool DenseProgram::lives(int v, int t) const {
@@ -100,8 +100,7 @@ void DenseProgram::addGenerators() {
   }
 }
 
-// ---- rows
-// -------------------------------------------------------------------------------------------------
+// ---- rows -------------------------------------------------------------------------------------
 
 // -(what brings or keeps v within stage t): a touch of v is at most that.
 DenseProgram::Terms DenseProgram::presenceOf(int t, int v) const {
@@ -214,52 +213,60 @@ void DenseProgram::addGeneratorBytes(int t, bool at_execution, Terms& terms) con
   }
 }
 
-// U, Checkmate (2)-(4), in shares of the budget. Each U is the one before it, less what was freed
-// behind it, plus what is made now; upper bounds hold the workspace back.
+// U, Checkmate (2)-(4), in shares of the budget: at the stage's start, at each replay, at the first
+// execution. Each is the one before it, less what was freed behind that, plus what is made now.
 void DenseProgram::addMemory(int t) {
-  const DenseStage& stage = stages_[at(t)];
   const Stage& executed = problem_.stages[at(t)];
-  Terms balance;  // U - everything = fixed bytes
-  int used = model_.addColumn(0, 0, 1, false);
-  balance.push_back({used, 1});
-  for (int v = 0; v < problem_.numValues(); ++v) {
-    for (const int column : {stage.kept[at(v)], stage.in[at(v)]}) {
-      if (column >= 0) balance.push_back({column, -share(value(v).bytes)});
-    }
-  }
-  const double fixed = share(executed.fixed_before_bytes);
-  model_.addRow(balance, fixed, fixed);
+  int used = addStartOfStage(t);
   Terms freed;  // behind the last event
-  for (size_t e = 0; e < stage.order.size(); ++e) {
-    const int r = stage.order[e];
-    const int runs = stage.recompute[at(r)];
-    int64_t made = 0;
-    for (const int v : replay(r).outputs) made += value(v).bytes;
-    const int before = used;
-    used = model_.addColumn(0, 0, 1, false);
-    balance = freed;
-    balance.push_back({used, 1});
-    balance.push_back({before, -1});
-    balance.push_back({runs, -share(made)});
-    model_.addRow(balance, 0, 0);
-    Terms limit = {{used, 1}, {runs, share(replay(r).replay_bytes - made)}};
-    addGeneratorBytes(t, false, limit);
-    if (limit.size() > 2 || replay(r).replay_bytes > made) model_.addRow(limit, -kInfinity, 1);
-    freed.clear();
-    for (const auto* touched : {&replay(r).inputs, &replay(r).outputs}) {
-      for (const int v : *touched) {
-        const int free = addFree(t, v, e);
-        if (free >= 0) freed.push_back({free, share(value(v).bytes)});
-      }
-    }
-    addCopies(t, r, freed);
-  }
-  // The first execution: U without what was freed, and what it holds beyond the fixed bytes.
+  for (size_t e = 0; e < stages_[at(t)].order.size(); ++e)
+    used = addReplayMemory(t, e, used, freed);
   Terms limit = {{used, 1}};
   for (const planner::Term& term : freed) limit.push_back({term.column, -term.value});
   addGeneratorBytes(t, true, limit);
   model_.addRow(limit, -kInfinity,
                 1 - share(executed.fixed_during_bytes - executed.fixed_before_bytes));
+}
+
+// What is kept and what is paged in.
+int DenseProgram::addStartOfStage(int t) {
+  const DenseStage& stage = stages_[at(t)];
+  const int used = model_.addColumn(0, 0, 1, false);
+  Terms balance = {{used, 1}};
+  for (int v = 0; v < problem_.numValues(); ++v) {
+    for (const int column : {stage.kept[at(v)], stage.in[at(v)]}) {
+      if (column >= 0) balance.push_back({column, -share(value(v).bytes)});
+    }
+  }
+  const double fixed = share(problem_.stages[at(t)].fixed_before_bytes);
+  model_.addRow(balance, fixed, fixed);
+  return used;
+}
+
+// U at the stage's e-th replay, from U before it and what was freed there; then what it frees.
+int DenseProgram::addReplayMemory(int t, size_t e, int before, Terms& freed) {
+  const DenseStage& stage = stages_[at(t)];
+  const int r = stage.order[e];
+  const int runs = stage.recompute[at(r)];
+  int64_t made = 0;
+  for (const int v : replay(r).outputs) made += value(v).bytes;
+  const int used = model_.addColumn(0, 0, 1, false);
+  Terms balance = std::move(freed);
+  balance.insert(balance.end(), {{used, 1}, {before, -1}, {runs, -share(made)}});
+  model_.addRow(balance, 0, 0);
+  Terms limit = {{used, 1}, {runs, share(replay(r).replay_bytes - made)}};
+  addGeneratorBytes(t, false, limit);
+  // Without workspace and generators the column's bound says it.
+  if (limit.size() > 2 || replay(r).replay_bytes > made) model_.addRow(limit, -kInfinity, 1);
+  freed.clear();
+  for (const auto* touched : {&replay(r).inputs, &replay(r).outputs}) {
+    for (const int v : *touched) {
+      const int free = addFree(t, v, e);
+      if (free >= 0) freed.push_back({free, share(value(v).bytes)});
+    }
+  }
+  addCopies(t, r, freed);
+  return used;
 }
 
 void DenseProgram::addDeadline() {

@@ -46,6 +46,8 @@ class DenseProgram {
   void addStore(int t);
   void addGenerators();
   void addMemory(int t);
+  int addStartOfStage(int t);
+  int addReplayMemory(int t, size_t e, int before, Terms& freed);
   int addFree(int t, int v, size_t event);
   Terms presenceOf(int t, int v) const;
   void addCopies(int t, int replay, Terms& balance);

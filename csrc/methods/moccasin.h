@@ -1,12 +1,12 @@
 // Moccasin: rematerialization as a constraint program over retention intervals.
 //
 // Paper: Bartan, Li, Teague, Lott, Dilkina, "Moccasin: Efficient Tensor Rematerialization for
-// Neural Networks", ICML 2023: at most C retention intervals a value, each with a begin and an end
-// in the staged event domain (section 2, "stages": events are the lower triangle of stage x op, so
-// a recompute knows its place in the order before it is decided), memory as a cumulative
-// constraint, inputs as coverage by some interval, and two phases: first any schedule within the
-// budget, found by shrinking the capacity from plain training's peak; then the cheapest, from
-// there. O(C n) integer variables in place of the dense program's O(n^2).
+// Neural Networks", ICML 2023 (arXiv 2304.14463): at most C retention intervals a value, each with
+// a begin and an end; the staged event domain (events are the lower triangle of stage x op, so a
+// recompute knows its place in the order before it is decided); memory as a cumulative constraint;
+// inputs covered by some interval; and two phases: first any schedule within the budget, found by
+// shrinking the capacity from plain training's peak, then the cheapest, from there. O(C n) integer
+// variables in place of the dense program's O(n^2).
 //
 // Chosen: what of a graph is a choice is taken from planner::Problem (recipes of several ops,
 // several outputs, versions, generator states), so that all methods solve the same problem.

@@ -18,7 +18,6 @@ from typing import Any
 
 _BEGIN = time.monotonic()
 _MISSING = 3  # exit status: no ortools
-_PHASE_ONE_SHARE = 0.5  # of the time that is left
 
 try:
     from ortools.sat.python import cp_model
@@ -155,19 +154,23 @@ class Program:
             span = self.model.new_fixed_size_interval_var(first, last + 1 - first, "")
             self.demands.append((span, held))
 
-    def hint(self, solver: cp_model.CpSolver | None) -> None:
-        """Starts from another program's solution; from plain training where there is none."""
-        for key, active in self.active.items():
-            self.model.add_hint(active, solver.value(active) if solver else 0)
-            if solver:
-                self.model.add_hint(self.stage[key], solver.value(self.stage[key]))
-        for (index, slot), end in self.end.items():
-            if solver:
-                self.model.add_hint(end, solver.value(end))
-            elif slot == 0:
-                value = self.values[index]
-                last = max([value["pin"], self.recipes[value["recipe"]]["made"], *value["uses"]])
-                self.model.add_hint(end, self.execution(last) + 1)
+    def hint_plain(self) -> None:
+        """Starts from plain training: no recompute, every value kept up to its last use."""
+        for active in self.active.values():
+            self.model.add_hint(active, 0)
+        for index, value in enumerate(self.values):
+            last = max([value["pin"], self.recipes[value["recipe"]]["made"], *value["uses"]])
+            self.model.add_hint(self.end[index, 0], self.execution(last) + 1)
+
+    def hint(self, other: Program, solver: cp_model.CpSolver) -> None:
+        """Starts from another program's solution."""
+        for mine, theirs in (
+            (self.active, other.active),
+            (self.stage, other.stage),
+            (self.end, other.end),
+        ):
+            for key, variable in mine.items():
+                self.model.add_hint(variable, solver.value(theirs[key]))
 
     def solve(self, seconds: float) -> tuple[cp_model.CpSolver, str]:
         """Solves on one thread."""
@@ -185,45 +188,27 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return float(request["time_limit"]) - (time.monotonic() - _BEGIN)
 
     memory = Program(request, find_capacity=True)
-    memory.hint(None)
-    solver, status = memory.solve(_PHASE_ONE_SHARE * left())
-    size = {
-        "variables": len(memory.model.proto.variables),
-        "constraints": len(memory.model.proto.constraints),
-    }
-    if status == "INFEASIBLE" or (
-        status == "OPTIMAL" and solver.value(memory.capacity) > request["capacity"]
-    ):
-        return {"status": "infeasible", **size}
-    if status == "UNKNOWN" or solver.value(memory.capacity) > request["capacity"]:
-        return {"status": "unknown", **size}
-    chosen = memory
-    found = solver
-    status = "FEASIBLE"
-    bound = 0.0
+    memory.hint_plain()
+    solver, status = memory.solve(left())  # ends as soon as the capacity is reached
+    found = status in ("OPTIMAL", "FEASIBLE")
+    if not found or solver.value(memory.capacity) > request["capacity"]:
+        proven = status in ("OPTIMAL", "INFEASIBLE")
+        return {"status": "infeasible" if proven else "unknown"}
     costs = Program(request, find_capacity=False)
-    # The two programs have the same variables in the same order, the capacity aside.
-    _hint_from(costs, memory, solver)
-    solver, outcome = costs.solve(left())
-    if outcome in ("OPTIMAL", "FEASIBLE"):
-        chosen, found, status = costs, solver, outcome
-        bound = solver.best_objective_bound
+    costs.hint(memory, solver)
+    cheaper, status = costs.solve(left())
+    if status in ("OPTIMAL", "FEASIBLE"):
+        return _solution(costs, cheaper, cheaper.best_objective_bound)
+    return _solution(memory, solver, 0.0)
+
+
+def _solution(program: Program, solver: cp_model.CpSolver, bound: float) -> dict[str, Any]:
     replays = [
-        [found.value(chosen.stage[recipe, slot]), recipe]
-        for (recipe, slot), active in chosen.active.items()
-        if found.value(active)
+        [solver.value(program.stage[key]), key[0]]
+        for key, active in program.active.items()
+        if solver.value(active)
     ]
-    return {"status": "solved", "bound": bound, "replays": replays, **size}
-
-
-def _hint_from(program: Program, other: Program, solver: cp_model.CpSolver) -> None:
-    for mine, theirs in (
-        (program.active, other.active),
-        (program.stage, other.stage),
-        (program.end, other.end),
-    ):
-        for key, variable in mine.items():
-            program.model.add_hint(variable, solver.value(theirs[key]))
+    return {"status": "solved", "bound": bound, "replays": replays}
 
 
 json.dump(answer(json.load(sys.stdin)), sys.stdout)
