@@ -64,8 +64,9 @@ Schedule solvePoetPaper(const Graph& graph, const DeviceProfile& profile,
                             "the solver found no solution of the dense program in time",
                             deadline.elapsed());
   }
-  return finished.with(program.planOf(mip.x), mip.bound / planner::costPerSecond(problem),
-                       deadline.elapsed());
+  const bool blocking = profile.dma_channels == 0 || !problem.pages();
+  const double bound = blocking ? mip.bound / planner::costPerSecond(problem) : 0;
+  return finished.with(program.planOf(mip.x), bound, deadline.elapsed());
 }
 
 }  // namespace poet

@@ -16,6 +16,9 @@
 // budget, seconds are shares of the plain step. (In joules near 1e-3 absolute tolerances of solvers
 // decide what is optimal.)
 //
+// As in the papers, transfers block and waking a store costs nothing: on a device with DMA channels
+// plans are right but not timed to hide anything, and no bound is claimed beyond plain training.
+//
 // Bound: of the program, over schedules that recompute a recipe at most once a stage, in one order,
 // and page in at the start of a stage. So Schedule::bound_scope is "candidates", and status
 // "optimal" is kept for plans that cost no more than plain training.

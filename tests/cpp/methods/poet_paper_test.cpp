@@ -125,6 +125,18 @@ TEST(PoetPaper, SaysThatNoScheduleOfItsClassKeepsTheBudgets) {
   EXPECT_EQ(solvePoetPaper(graph, profile, options).status, Status::kInfeasible);
 }
 
+// Its program takes transfers to block, so where they do not it may find more than there must be.
+TEST(PoetPaper, ClaimsNoBoundForTransfersThatOverlap) {
+  const Graph graph = trainingChain(5, 4);
+  DeviceProfile profile = smallProfileWithStore(5);
+  SolveOptions options;
+  options.ram_budget_bytes = exhaustivePeak(graph, profile, std::nullopt).value();
+  profile.dma_channels = 1;
+  const Schedule schedule = solvePoetPaper(graph, profile, options);
+  checkPlan(graph, profile, options, schedule);
+  EXPECT_DOUBLE_EQ(*schedule.bound, simulatePlain(graph, profile).energy_joules);
+}
+
 TEST(PoetPaper, RefusesTheObjectiveThatThePaperDoesNotHave) {
   SolveOptions options;
   options.ram_budget_bytes = 100;
