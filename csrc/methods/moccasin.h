@@ -17,8 +17,9 @@
 // Bound: CP-SAT's, over schedules with at most C retention intervals a value and C - 1 recomputes a
 // recipe, one of them a stage at most: Schedule::bound_scope is "candidates".
 //
-// Weakness: disjunctions and big horizons leave CP-SAT with a weak bound: what it finds early is
-// good, and the proof mostly does not come. C = 2 excludes plans that recompute a value twice.
+// Weakness: up to some 150 values CP-SAT proves its class's optimum within seconds; from some 250
+// on one thread hardly finds a schedule in a minute, and the bound stays at plain training
+// (benchmarks/data/planner_peers.json). C = 2 excludes plans that recompute a value twice.
 //
 // CP-SAT runs in a Python child, because OR-tools has no small C++ package and must not share a
 // process with other solvers.
