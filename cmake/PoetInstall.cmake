@@ -56,6 +56,8 @@ set(poet_core_headers
   graph/export.h
   graph/graph.h
   graph/ids.h
+  methods/moccasin.h
+  methods/poet_paper.h
   planner/planner.h
   schedule/rewritten_graph.h
   schedule/schedule.h

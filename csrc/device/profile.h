@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "graph/export.h"
 #include "graph/graph.h"
@@ -70,6 +71,15 @@ struct POET_API DeviceProfile {
     return compute_watts * usage.busy_seconds + alwaysWatts() * usage.makespan_seconds +
            store_watts * usage.store_seconds + wake_joules * static_cast<double>(usage.wake_ups);
   }
+
+  // One flat object with the fields above by their names. A reader takes the defaults for what is
+  // missing, and throws FormatError for what it does not know or what no device has (a negative
+  // power or latency ...). Infinity and NaN have no JSON: they are refused by the readers.
+  std::string toJson() const;
+  static DeviceProfile fromJson(std::string_view text);
+  static DeviceProfile load(const std::string& path);  // throws Error, FormatError
+
+  static constexpr int kFormatVersion = 1;
 };
 
 // The machine poet runs on, with a stated power model (see device/profile.cpp for the sources).

@@ -16,25 +16,6 @@ constexpr size_t kLengthBytes = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kLengthBytes;
 constexpr uint64_t kLongestPayload = uint64_t{1} << 32;
 
-Json toJson(const DeviceProfile& profile) {
-  return {{"name", profile.name},
-          {"compute_watts", profile.compute_watts},
-          {"idle_watts", profile.idle_watts},
-          {"memory_watts", profile.memory_watts},
-          {"store_watts", profile.store_watts},
-          {"replay_factor", profile.replay_factor},
-          {"replay_fixed_seconds", profile.replay_fixed_seconds},
-          {"generator_state_bytes", profile.generator_state_bytes},
-          {"store_read_rate", profile.store_read_rate},
-          {"store_write_rate", profile.store_write_rate},
-          {"store_read_latency_seconds", profile.store_read_latency_seconds},
-          {"store_write_latency_seconds", profile.store_write_latency_seconds},
-          {"wake_joules", profile.wake_joules},
-          {"dma_channels", profile.dma_channels},
-          {"energy_source", profile.energy_source},
-          {"store_source", profile.store_source}};
-}
-
 Json toJson(const SolveOptions& options) {
   Json json = {{"ram_budget_bytes", options.ram_budget_bytes},
                {"minimize", toString(options.minimize)},
@@ -47,29 +28,6 @@ Json toJson(const SolveOptions& options) {
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
   return json;
-}
-
-DeviceProfile readProfile(const Json& json) {
-  json::ObjectReader in(json, "request.profile");
-  DeviceProfile profile;
-  profile.name = in.text("name");
-  profile.compute_watts = in.number("compute_watts");
-  profile.idle_watts = in.number("idle_watts");
-  profile.memory_watts = in.number("memory_watts");
-  profile.store_watts = in.number("store_watts");
-  profile.replay_factor = in.number("replay_factor");
-  profile.replay_fixed_seconds = in.number("replay_fixed_seconds");
-  profile.generator_state_bytes = in.integer("generator_state_bytes", 0);
-  profile.store_read_rate = in.number("store_read_rate");
-  profile.store_write_rate = in.number("store_write_rate");
-  profile.store_read_latency_seconds = in.number("store_read_latency_seconds");
-  profile.store_write_latency_seconds = in.number("store_write_latency_seconds");
-  profile.wake_joules = in.number("wake_joules");
-  profile.dma_channels = static_cast<int>(in.integer("dma_channels", 0, 1 << 16));
-  profile.energy_source = in.text("energy_source");
-  profile.store_source = in.text("store_source");
-  in.finish();
-  return profile;
 }
 
 SolveOptions readOptions(const Json& json) {
@@ -123,11 +81,11 @@ std::optional<Frame> FrameReader::next() {
   return frame;
 }
 
-// The graph goes as its own document, in a string: one reader, one set of checks.
+// Graph and profile go as their own documents, in strings: one reader each, one set of checks.
 std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
                           const SolveOptions& options) {
   const Json json = {
-      {"graph", graph.toJson()}, {"profile", toJson(profile)}, {"options", toJson(options)}};
+      {"graph", graph.toJson()}, {"profile", profile.toJson()}, {"options", toJson(options)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -153,7 +111,7 @@ Request decodeRequest(std::string_view text) {
   const Json json = json::parse(text, "request");
   json::ObjectReader in(json, "request");
   Request request{.graph = Graph::fromJson(in.text("graph")),
-                  .profile = readProfile(in.require("profile")),
+                  .profile = DeviceProfile::fromJson(in.text("profile")),
                   .options = readOptions(in.require("options"))};
   in.finish();
   return request;

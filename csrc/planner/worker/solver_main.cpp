@@ -6,6 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "graph/error.h"
+#include "methods/moccasin.h"
+#include "methods/poet_paper.h"
 #include "planner/planner.h"
 #include "planner/worker/worker.h"
 #include "schedule/simulator.h"
@@ -20,10 +23,17 @@ constexpr const char* kHelp =
     "  --minimize WHAT        energy, time or memory (energy)\n"
     "  --time-limit SEC       seconds for the search (60)\n"
     "  --threads N            threads of the solver (1)\n"
+    "  --profile FILE         the device, as JSON (the host, without a store)\n"
+    "  --method NAME          poet, poet_paper or moccasin (poet)\n"
+    "  --python PROGRAM       interpreter with ortools, for moccasin (python3)\n"
+    "  --intervals C          retention intervals a value, for moccasin (2)\n"
+    "  --paging yes|no        whether plans may page, where the device has a store (yes)\n"
     "  --out FILE             saves the schedule\n";
 
 struct Arguments {
-  std::string graph, out;
+  std::string graph, profile, out;
+  std::string method = "poet";
+  poet::MoccasinOptions moccasin;
   poet::SolveOptions options;
 };
 
@@ -50,12 +60,40 @@ Arguments parse(int argc, char** argv) {
       arguments.options.time_limit_seconds = std::atof(value);
     else if (name == "--threads")
       arguments.options.threads = std::atoi(value);
+    else if (name == "--method")
+      arguments.method = value;
+    else if (name == "--python")
+      arguments.moccasin.python = value;
+    else if (name == "--intervals")
+      arguments.moccasin.retention_intervals = std::atoi(value);
+    else if (name == "--profile")
+      arguments.profile = value;
+    else if (name == "--paging")
+      arguments.options.paging = std::strcmp(value, "no") != 0;
     else {
       std::fprintf(stderr, "poet-solver: unknown option %s\n%s", name.c_str(), kHelp);
       std::exit(2);
     }
   }
   return arguments;
+}
+
+// Prints every better plan as it is found.
+poet::Schedule solve(const poet::Graph& graph, const poet::DeviceProfile& profile,
+                     const Arguments& arguments) {
+  if (arguments.method == "poet_paper")
+    return poet::solvePoetPaper(graph, profile, arguments.options);
+  if (arguments.method == "moccasin")
+    return poet::solveMoccasin(graph, profile, arguments.options, arguments.moccasin);
+  POET_CHECK(arguments.method == "poet", "--method: expected poet, poet_paper or moccasin, got ",
+             arguments.method);
+  const double plain = graph.plainSeconds();
+  return poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
+    std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n",
+                100 * (found.makespan_seconds / plain - 1),
+                static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
+    std::fflush(stdout);
+  });
 }
 
 }  // namespace
@@ -67,15 +105,11 @@ int main(int argc, char** argv) try {
   }
   const Arguments arguments = parse(argc, argv);
   const poet::Graph graph = poet::Graph::load(arguments.graph);
-  const poet::DeviceProfile profile = poet::hostProfile();
+  const poet::DeviceProfile profile = arguments.profile.empty()
+                                          ? poet::hostProfile()
+                                          : poet::DeviceProfile::load(arguments.profile);
   const double plain = graph.plainSeconds();
-  const poet::Schedule s =
-      poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
-        std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n",
-                    100 * (found.makespan_seconds / plain - 1),
-                    static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
-        std::fflush(stdout);
-      });
+  const poet::Schedule s = solve(graph, profile, arguments);
   std::printf("%s  peak %lld B  +%.3f %%  gap %.3f %% (%s)  %.1f s  %s\n",
               std::string(toString(s.status)).c_str(), static_cast<long long>(s.peak_bytes),
               s.hasPlan() ? 100 * (s.makespan_seconds / plain - 1) : 0.0, 100 * s.gap.value_or(1),

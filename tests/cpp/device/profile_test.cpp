@@ -86,5 +86,44 @@ TEST(DeviceProfile, AStoreHasRatesAndNoNegativeCosts) {
   expect_refused(&DeviceProfile::dma_channels, 1 << 20, "dma_channels");
 }
 
+TEST(DeviceProfile, SurvivesItsJson) {
+  DeviceProfile device = hostProfile();
+  device.name = "board \"m4\"";
+  device.compute_watts = 0.1 + 0.2;
+  device.store_read_rate = 4616510;
+  device.store_write_rate = 4.44e6;
+  device.store_read_latency_seconds = 1.09e-4;
+  device.wake_joules = 1e-9;
+  device.dma_channels = 2;
+  device.store_source = "data sheet";
+  const DeviceProfile read = DeviceProfile::fromJson(device.toJson());
+  EXPECT_EQ(read.toJson(), device.toJson());
+  EXPECT_EQ(read.compute_watts, device.compute_watts);
+  EXPECT_EQ(read.generator_state_bytes, device.generator_state_bytes);
+  EXPECT_EQ(read.name, device.name);
+}
+
+TEST(DeviceProfile, ReadsDefaultsForWhatItsJsonLeavesOut) {
+  const DeviceProfile read =
+      DeviceProfile::fromJson(R"({"format": "poet-profile", "version": 1, "name": "bare"})");
+  EXPECT_EQ(read.replay_factor, 1);
+  EXPECT_FALSE(read.hasStore());
+}
+
+TEST(DeviceProfile, RefusesJsonThatNoDeviceHas) {
+  const auto read = [](const std::string& fields) {
+    return [text = R"({"format": "poet-profile", "version": 1, "name": "x", )" + fields + "}"] {
+      DeviceProfile::fromJson(text);
+    };
+  };
+  EXPECT_THAT(read(R"("compute_watts": -1)"),
+              ThrowsMessage<FormatError>(AllOf(HasSubstr("compute_watts"), HasSubstr(">= 0"))));
+  EXPECT_THAT(read(R"("watts": 1)"), ThrowsMessage<FormatError>(HasSubstr("watts")));
+  EXPECT_THAT(read(R"("dma_channels": 5000)"), ThrowsMessage<FormatError>(HasSubstr("5000")));
+  EXPECT_THAT(read(R"("store_read_rate": 1)"),
+              ThrowsMessage<FormatError>(HasSubstr("store_write_rate")));
+  EXPECT_THROW(DeviceProfile::fromJson("{}"), FormatError);
+}
+
 }  // namespace
 }  // namespace poet::testing

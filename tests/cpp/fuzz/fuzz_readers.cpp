@@ -1,5 +1,5 @@
-// Feeds damaged documents to the readers of graphs and schedules. A reader answers with the
-// structure or with FormatError; what it accepts can be written, read again and simulated (or
+// Feeds damaged documents to the readers of graphs, schedules and profiles. A reader answers with
+// the structure or with FormatError; what it accepts can be written, read again and simulated (or
 // refused with ScheduleError). Anything else is a crash. Compact schedules are read with the
 // checksum that they have and with one that fits, so that damage gets past it.
 //
@@ -104,6 +104,17 @@ bool readSchedule(std::string_view text) {
   }
 }
 
+bool readProfile(std::string_view text) {
+  try {
+    const DeviceProfile profile = DeviceProfile::fromJson(text);
+    const std::string written = profile.toJson();
+    require(DeviceProfile::fromJson(written).toJson() == written, "a profile changed on its way");
+    return true;
+  } catch (const FormatError&) {
+    return false;
+  }
+}
+
 std::string withChecksum(const std::string& body) {
   bytes::Writer sum;
   sum.fixed(bytes::crc32(body), 4);
@@ -142,6 +153,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   poet::testing::readGraph(text);
   poet::testing::readSchedule(text);
+  poet::testing::readProfile(text);
   const poet::Graph& graph = poet::testing::target();
   poet::testing::readCompact(text, graph);
   poet::testing::readCompact(
@@ -204,13 +216,21 @@ int runFor(double seconds, uint64_t seed) {
     const Schedule plan = random.chance(0.5) ? pagingPlan(graph, random.next())
                                              : randomPlan(graph, RecipeTable(graph), random);
     const std::string plan_text = plan.toJson();
+    const std::string profile_text = hostProfile().toJson();
     if (!runCompact(graph, plan.toBytes(graph), random)) return 1;
     for (int round = 0; round < 100; ++round) {
+      const bool is_profile = random.chance(0.1);
       const bool is_graph = random.chance(0.5);
-      std::string text = corrupted(is_graph ? graph_text : plan_text, random.next());
+      std::string text = corrupted(is_profile ? profile_text
+                                   : is_graph ? graph_text
+                                              : plan_text,
+                                   random.next());
       while (random.chance(0.3)) text = corrupted(text, random.next());
       try {
-        (is_graph ? readGraph(text) : readSchedule(text)) ? ++read : ++refused;
+        const bool is_read = is_profile ? readProfile(text)
+                             : is_graph ? readGraph(text)
+                                        : readSchedule(text);
+        is_read ? ++read : ++refused;
       } catch (const std::exception& error) {
         keepForACrash(text);
         std::fprintf(stderr, "fuzz_readers: another exception: %s\n", error.what());
