@@ -14,6 +14,9 @@ namespace poet::planner {
 namespace {
 
 constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
+constexpr double kProofGap = 1e-6;
+constexpr double kRelaxationShare = 0.6;
+constexpr int kMostFreeColumns = 8000;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
 
@@ -185,6 +188,36 @@ class LeastPeak {
 
 ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOptions& options) {
   return LeastCost(problem, budget_bytes, options).run();
+}
+
+BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
+                          const ExactOptions& options) {
+  const Deadline deadline(options.time_limit_seconds);
+  const Program program(problem, allCandidates(problem, 1),
+                        {.budget_bytes = budget_bytes,
+                         .replay_seconds_limit = options.replay_seconds_limit,
+                         .relaxed = true,
+                         .rows_at_replays = false});
+  const auto costOf = [&](double scaled) {
+    return problem.constant_cost + std::max(0.0, scaled / costPerSecond(problem));
+  };
+  Relaxation root = relax(program, {.time_limit_seconds = kRelaxationShare * deadline.left()});
+  BoundOverAll result;
+  if (!root.has_bound) return result;
+  result.any = true;
+  result.bound_cost = std::min(costOf(root.objective), best_cost);
+  if (deadline.over() || !std::isfinite(best_cost)) return result;
+  const double cutoff = (best_cost - problem.constant_cost) * costPerSecond(problem);
+  if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return result;
+  const SearchResult found = searchProgram(program, root,
+                                           {.time_limit_seconds = deadline.left(),
+                                            .relative_gap = kProofGap,
+                                            .threads = options.threads});
+  const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
+  const double bound = none ? best_cost : std::min(costOf(found.bound), best_cost);
+  result.bound_cost = std::max(result.bound_cost, bound);
+  result.plan = found.plan;
+  return result;
 }
 
 ExactPeak leastPeak(const Problem& problem, const ExactOptions& options) {

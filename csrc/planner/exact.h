@@ -26,6 +26,19 @@ struct ExactPlan {
 };
 ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOptions& options);
 
+// Above this many candidate replays a bound over every schedule is not tried.
+inline constexpr size_t kMostBoundedCandidates = 30000;
+
+// A bound over every schedule for problems of middling size: the relaxed program with its cuts, and
+// branch and cut where little is left between it and the best plan. The problem must be exact.
+struct BoundOverAll {
+  bool any = false;                // a bound was found in time
+  double bound_cost = 0;           // no schedule costs less, in seconds of plain computation
+  std::optional<ReplayPlan> plan;  // of the relaxed program; it may exceed the budget
+};
+BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
+                          const ExactOptions& options);
+
 // Least peak within a deadline.
 struct ExactPeak {
   bool infeasible = false;  // proven: no schedule keeps the deadline

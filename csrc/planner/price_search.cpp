@@ -20,7 +20,7 @@ constexpr size_t kLaxPrice = 2;          // where no plan keeps the deadline yet
 constexpr double kShareOfFirst = 0.35;   // of the time limit: the price of the best bound
 constexpr double kSharePerPrice = 0.07;  // likewise, of the others
 constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price
-constexpr double kCloseEnough = 5e-4;    // (value - bound) / value
+constexpr double kCloseEnough = 2e-5;    // (value - bound) / value
 // Around the best plan: short and cold, so that a walk stays near it.
 constexpr int64_t kMovesAround = 4096;
 constexpr double kHottestAround[] = {0.02, 0.1, 0.4};

@@ -11,6 +11,7 @@ namespace poet::planner {
 namespace {
 
 constexpr int64_t kLargestSmallBytes = 16 * 1024;
+constexpr int64_t kMostOpsWithoutSmall = 400;
 constexpr int64_t kSmallShareOfPeak = 10000;
 
 size_t at(OpId op) { return static_cast<size_t>(op.index); }
@@ -64,7 +65,8 @@ std::vector<int> runningOrder(const RecipeTable& table, const std::vector<int>& 
 
 }  // namespace
 
-int64_t ProblemOptions::defaultSmallBytes(int64_t plain_peak_bytes) {
+int64_t ProblemOptions::defaultSmallBytes(int64_t plain_peak_bytes, int64_t num_ops) {
+  if (num_ops <= kMostOpsWithoutSmall) return 0;
   return std::min(kLargestSmallBytes, plain_peak_bytes / kSmallShareOfPeak);
 }
 

@@ -102,9 +102,9 @@ struct Stage {
 };
 
 struct ProblemOptions {
-  // Values up to this size are constants. The default keeps programs of real steps small, those of
-  // tiny graphs exact.
-  static int64_t defaultSmallBytes(int64_t plain_peak_bytes);
+  // Values up to this size are constants. The default keeps programs of long steps small, those of
+  // short ones exact.
+  static int64_t defaultSmallBytes(int64_t plain_peak_bytes, int64_t num_ops);
   int64_t small_bytes = 0;
   Objective objective = Objective::kEnergy;
   bool recompute = true;

@@ -202,7 +202,7 @@ std::vector<double> Program::profile(std::span<const double> x) const {
     bytes[s] = resident + static_cast<double>(fixed_[s]);
   }
   bytes.pop_back();
-  if (options_.relaxed) relaxReplays(x, bytes);
+  if (options_.relaxed && options_.rows_at_replays) relaxReplays(x, bytes);
   return bytes;
 }
 
@@ -308,6 +308,7 @@ std::vector<MemoryRow> Program::violatedRows(std::span<const double> x, double t
   std::vector<MemoryRow> rows;
   int stage = -1;
   for (size_t s = 0; s < steps_.size(); ++s) {
+    if (!options_.rows_at_replays && steps_[s].replay >= 0) continue;
     const double excess = bytes[s] - budget - allowed;
     if (excess <= tolerance * budget) continue;
     if (steps_[s].stage != stage) {

@@ -74,6 +74,9 @@ struct ProgramOptions {
   std::optional<double> replay_seconds_limit;  // deadline minus the plain seconds
   // Rows (5') in place of (5) at replays.
   bool relaxed = false;
+  // Without them the program is a relaxation too, and next to never a weaker one: replays come just
+  // before a first execution that has a row of its own.
+  bool rows_at_replays = true;
   // Both objectives at once: cost of the replays, times this ...
   double replay_weight = 1;
   // ... plus this times (peak - budget) / budget where positive. 0: the budget is hard.

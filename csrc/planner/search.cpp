@@ -38,7 +38,7 @@ constexpr int kMostColumnsForWholeProgram = 6000;
 constexpr double kWholeProgramShare = 0.25;
 constexpr double kWholeProgramGap = 1e-4;
 // When to stop.
-constexpr double kCloseEnough = 1e-3;  // of the plain step's seconds, to the bound
+constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the bound
 constexpr double kLeastGain = 1e-5;    // likewise; less is no progress
 constexpr double kPatienceSeconds = 5;
 constexpr double kPatiencePerStage = 0.005;  // small steps are searched through in no time

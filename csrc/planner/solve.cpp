@@ -24,6 +24,8 @@ namespace {
 constexpr double kShareWithoutPlan = 0.4;
 // Likewise; then more optimizer state stays in the store between steps.
 constexpr double kShareBeforeMoreIsAway = 0.3;
+// Likewise; then a bound over every schedule is looked for.
+constexpr double kShareBeforeProof = 0.45;
 
 ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
                               const std::vector<ValueId>& away) {
@@ -70,8 +72,8 @@ class SolveRun {
         more_may_be_away_(more_may_be_away),
         plain_(simulatePlain(graph, profile)),
         table_(graph),
-        problem_options_(
-            problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes), options, away)),
+        problem_options_(problemOptions(
+            ProblemOptions::defaultSmallBytes(plain_.peak_bytes, graph.numOps()), options, away)),
         problem_(graph, table_, profile, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
         best_(graph, profile, options, on_incumbent, on_progress) {}
@@ -160,6 +162,7 @@ class SolveRun {
   // ---- large graphs: search
   // ---------------------------------------------------------------------------------------
   Schedule solveLarge() {
+    provable_ = isProvable();
     floor_ = problem_.exact ? Floor{problem_.floor_bytes, problem_.floor_op} : exactFloor();
     if (options_.minimize == Objective::kMemory) {
       const SearchOutcome outcome = searchLeastPeak(0);
@@ -179,9 +182,44 @@ class SolveRun {
       if (outcome.closest_peak_bytes > options_.ram_budget_bytes) return withoutPlan(outcome);
       outcome = searchLeastCost({outcome.closest}, time_limit_seconds_);
     }
+    if (best_.any() && provable_) {
+      boundAllSchedules();
+      provable_ = false;  // the search has the rest
+      if (best_.gap() > kOptimalGap) {
+        const SearchOutcome more = searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
+        outcome.bound_cost = std::max(outcome.bound_cost, more.bound_cost);
+      }
+    }
     best_.setBound(plain_.makespan_seconds, "all");
     return blocking_ ? best_.finished(plain_.makespan_seconds + outcome.bound_cost, "candidates")
                      : best_.finished();
+  }
+
+  // Of the problem whose cost no schedule can beat: with overlap that of free time, energy charged.
+  void boundAllSchedules() {
+    ProblemOptions options = problem_options_;
+    if (!blocking_) options.transfer_price = 0;
+    const Problem priced(graph_, table_, profile_, options);
+    const double watts = profile_.busyWatts() + profile_.alwaysWatts();
+    const bool joules = options_.minimize == Objective::kEnergy;
+    const double best_cost =
+        best_.best().objectiveValue() / (joules ? watts : 1) - plain_.makespan_seconds;
+    const BoundOverAll found =
+        boundOverAll(priced, options_.ram_budget_bytes, best_cost, exactOptions());
+    if (found.plan) best_.offer(priced, *found.plan);
+    if (!found.any) return;
+    best_.setBoundValue(joules ? watts * (plain_.makespan_seconds + found.bound_cost)
+                               : plain_.makespan_seconds + found.bound_cost,
+                        "all");
+  }
+
+  // Is a bound over every schedule within reach? With overlap, time alone has none worth the name.
+  bool isProvable() const {
+    const bool bounded =
+        blocking_ || (options_.minimize == Objective::kEnergy && profile_.store_watts > 0);
+    return bounded && problem_.exact && profile_.wake_joules <= 0 &&
+           options_.minimize != Objective::kMemory &&
+           countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
   }
 
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
@@ -218,7 +256,7 @@ class SolveRun {
   }
 
   SearchLimits limits(double seconds_without_plan) const {
-    return {.time_limit_seconds = deadline_.left(),
+    return {.time_limit_seconds = (provable_ ? kShareBeforeProof : 1) * deadline_.left(),
             .seconds_without_plan = seconds_without_plan,
             .threads = options_.threads};
   }
@@ -322,6 +360,7 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
+  bool provable_ = false;  // and not tried yet
 };
 
 // What stays in the store between steps costs two transfers in each of them, so it is as little as
