@@ -18,12 +18,14 @@ struct SolveOptions {
   std::optional<double> runtime_budget_seconds;  // deadline on the makespan
   Objective minimize = Objective::kEnergy;
   double time_limit_seconds = 60;
-  int threads = 1;
+  int threads = 1;        // in [1, kMostThreads]
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):
   // only for a runtime that brings it back when something touches it in between.
   bool away_between_steps = false;
+
+  static constexpr int kMostThreads = 1024;
 };
 
 // Called with every better plan as it is found (already simulated).

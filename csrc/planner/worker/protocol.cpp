@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/json_reader.h"
+#include "planner/options.h"
 
 namespace poet::planner {
 namespace {
@@ -64,7 +65,8 @@ DeviceProfile readProfile(const Json& json) {
   profile.store_read_latency_seconds = in.number("store_read_latency_seconds");
   profile.store_write_latency_seconds = in.number("store_write_latency_seconds");
   profile.wake_joules = in.number("wake_joules");
-  profile.dma_channels = static_cast<int>(in.integer("dma_channels", 0, 1 << 16));
+  profile.dma_channels =
+      static_cast<int>(in.integer("dma_channels", 0, DeviceProfile::kMaxDmaChannels));
   profile.energy_source = in.text("energy_source");
   profile.store_source = in.text("store_source");
   in.finish();
@@ -77,7 +79,7 @@ SolveOptions readOptions(const Json& json) {
   options.ram_budget_bytes = in.integer("ram_budget_bytes", 1);
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
-  options.threads = static_cast<int>(in.integer("threads", 1, 1 << 16));
+  options.threads = static_cast<int>(in.integer("threads", 1, SolveOptions::kMostThreads));
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
@@ -125,14 +127,18 @@ std::string encodeRequest(const Graph& graph, const DeviceProfile& profile,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-Request decodeRequest(std::string_view text) {
+Request decodeRequest(std::string_view text) try {
   const Json json = json::parse(text, "request");
   json::ObjectReader in(json, "request");
   Request request{.graph = Graph::fromJson(in.text("graph")),
                   .profile = readProfile(in.require("profile")),
                   .options = readOptions(in.require("options"))};
   in.finish();
+  request.profile.check();
+  checkOptions(request.options);
   return request;
+} catch (const ArgumentError& error) {  // of a field that can be read and makes no sense
+  throw FormatError(detail::message("request: ", error.what()));
 }
 
 }  // namespace poet::planner
