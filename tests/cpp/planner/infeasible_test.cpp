@@ -17,7 +17,7 @@ using testing::Random;
 
 int numCases() {
   const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
-  return more != nullptr ? std::atoi(more) : 40;
+  return more != nullptr ? std::atoi(more) : 25;
 }
 
 DeviceProfile deviceWithStore() {
