@@ -69,6 +69,13 @@ Question question(uint64_t seed, std::optional<Objective> minimize = {}) {
     asked.options.runtime_budget_seconds = plain.makespan_seconds * (1 + 0.6 * random.unit());
   if (asked.options.minimize == Objective::kMemory)
     asked.options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes);
+  if (minimize) {  // recompute against paging: where a wrong price shows
+    asked.device.store_read_rate = asked.device.store_write_rate = 2 + 6 * random.unit();
+    asked.device.wake_joules = 0;
+    asked.options.recompute = true;
+    asked.options.runtime_budget_seconds.reset();
+    asked.options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes * 4 / 5);
+  }
   asked.options.time_limit_seconds = 0.3;
   return asked;
 }
