@@ -354,18 +354,6 @@ std::string fileOf(pid_t process, const char* name) {
   return text.str();
 }
 
-// The soft limit of a process's address space, once it differs from this process's.
-std::optional<int64_t> addressSpaceOf(pid_t process) {
-  std::istringstream limits(fileOf(process, "limits"));
-  for (std::string line; std::getline(limits, line);) {
-    if (line.rfind("Max address space", 0) != 0) continue;
-    const std::string soft = line.substr(26, 21);
-    if (soft.rfind("unlimited", 0) == 0) return std::nullopt;
-    return std::stoll(soft);
-  }
-  return std::nullopt;
-}
-
 // Asks a hard question and stops once the condition holds of the solver's process.
 bool comesTrueOf(const std::function<bool(pid_t)>& condition) {
   pid_t solver = 0;
@@ -396,6 +384,18 @@ TEST(SolverProcess, AMemoryLimitThatIsNoneIsNamed) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)  // it reserves terabytes of address space, without a limit
+
+// The soft limit of a process's address space; none where it is unlimited.
+std::optional<int64_t> addressSpaceOf(pid_t process) {
+  std::istringstream limits(fileOf(process, "limits"));
+  for (std::string line; std::getline(limits, line);) {
+    if (line.rfind("Max address space", 0) != 0) continue;
+    const std::string soft = line.substr(26, 21);
+    if (soft.rfind("unlimited", 0) == 0) return std::nullopt;
+    return std::stoll(soft);
+  }
+  return std::nullopt;
+}
 
 TEST(SolverProcess, ItsAddressSpaceIsLimited) {
   const int64_t all = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
