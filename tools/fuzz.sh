@@ -13,7 +13,8 @@ if ! command -v clang++ > /dev/null; then
 fi
 mkdir -p build/fuzz/corpus build/fuzz/seeds
 cmake -S . -B build/fuzz/build -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
-  -DPython_EXECUTABLE="$python" -DPOET_BUILD_TORCH=OFF -DPOET_BUILD_TESTS=ON -DPOET_WARNINGS_AS_ERRORS=OFF '-DPOET_SANITIZE=fuzzer-no-link,address,undefined' > build/fuzz/build.log
+  -DPython_EXECUTABLE="$python" -DPOET_BUILD_TORCH=OFF -DPOET_BUILD_TESTS=ON -DPOET_WARNINGS_AS_ERRORS=OFF \
+  '-DPOET_SANITIZE=fuzzer-no-link,address,undefined' > build/fuzz/build.log
 cmake --build build/fuzz/build --target fuzz_readers >> build/fuzz/build.log
 "$driver" --seeds build/fuzz/seeds
 cd build/fuzz
