@@ -176,8 +176,11 @@ report: build  ## write README's figures from benchmarks/bounds.toml
 nightly: test test-wheel verify  ## what is too long for CI
 	$(SAY) "long Python tests"
 	@$(BIN)/python -m pytest -q -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(SAY) "C++ property tests, long form (the log is build/properties.log)"
+	@$(call run,build/properties.log,POET_PROPERTY_CASES=200 $(BUILD)/tests/cpp/poet_core_tests \
+	  --gtest_filter='Optimality.*:Metamorphic.*:Infeasible.*:BadInput.*')
 	$(SAY) "damaged files, ten minutes"
-	@$(BUILD)/tests/cpp/fuzz/fuzz_readers 600
+	@$(IN_VENV) tools/fuzz.sh $(abspath $(BIN))/python $(BUILD)/tests/cpp/fuzz/fuzz_readers 600
 	@$(MAKE) --no-print-directory lint TIDY=1
 	@$(MAKE) --no-print-directory bench
 

@@ -37,20 +37,40 @@ DeviceProfile hostProfile() {
   return host;
 }
 
-void DeviceProfile::checkStore() const {
-  const auto check = [this](const char* field, double number, bool may_be_zero) {
-    POET_CHECK(std::isfinite(number) && (number > 0 || (may_be_zero && number == 0)), "profile \"",
-               name, "\": ", field, ": expected a number ", may_be_zero ? ">= 0" : "> 0", ", got ",
-               number);
-  };
-  check("store_read_rate", store_read_rate, false);
-  check("store_write_rate", store_write_rate, false);
-  check("store_read_latency_seconds", store_read_latency_seconds, true);
-  check("store_write_latency_seconds", store_write_latency_seconds, true);
-  check("wake_joules", wake_joules, true);
+namespace {
+
+void checkNumber(const DeviceProfile& profile, const char* field, double number, bool may_be_zero) {
+  POET_CHECK(std::isfinite(number) && (number > 0 || (may_be_zero && number == 0)), "profile \"",
+             profile.name, "\": ", field, ": expected a number ", may_be_zero ? ">= 0" : "> 0",
+             ", got ", number);
+}
+
+}  // namespace
+
+void DeviceProfile::check() const {
+  checkNumber(*this, "compute_watts", compute_watts, true);
+  checkNumber(*this, "idle_watts", idle_watts, true);
+  checkNumber(*this, "memory_watts", memory_watts, true);
+  checkNumber(*this, "store_watts", store_watts, true);
+  checkNumber(*this, "replay_factor", replay_factor, true);
+  checkNumber(*this, "replay_fixed_seconds", replay_fixed_seconds, true);
+  POET_CHECK(generator_state_bytes >= 0 && generator_state_bytes <= kMaxGeneratorStateBytes,
+             "profile \"", name, "\": generator_state_bytes: expected a number in [0, ",
+             kMaxGeneratorStateBytes, "], got ", generator_state_bytes);
+  checkNumber(*this, "store_read_rate", store_read_rate, true);
+  checkNumber(*this, "store_write_rate", store_write_rate, true);
+  checkNumber(*this, "store_read_latency_seconds", store_read_latency_seconds, true);
+  checkNumber(*this, "store_write_latency_seconds", store_write_latency_seconds, true);
+  checkNumber(*this, "wake_joules", wake_joules, true);
   POET_CHECK(dma_channels >= 0 && dma_channels <= kMaxDmaChannels, "profile \"", name,
              "\": dma_channels: expected a number in [0, ", kMaxDmaChannels, "], got ",
              dma_channels);
+}
+
+void DeviceProfile::checkStore() const {
+  checkNumber(*this, "store_read_rate", store_read_rate, false);
+  checkNumber(*this, "store_write_rate", store_write_rate, false);
+  check();
 }
 
 DeviceProfile profileByName(const std::string& name) {

@@ -47,6 +47,7 @@ struct POET_API DeviceProfile {
   // 0: a transfer blocks computation. n: up to n transfers run beside ops and beside each other.
   int dma_channels = 0;
   static constexpr int kMaxDmaChannels = 1024;
+  static constexpr int64_t kMaxGeneratorStateBytes = int64_t{1} << 30;
   std::string energy_source;  // where the watts come from, for the user
   std::string store_source;   // where the rates come from; empty without a store
 
@@ -55,8 +56,10 @@ struct POET_API DeviceProfile {
     return replay_factor * op.seconds + replay_fixed_seconds;
   }
   bool hasStore() const { return store_read_rate > 0 && store_write_rate > 0; }
-  // Throws ArgumentError naming what no store has: a rate that is not a positive number, a latency
-  // or a cost below 0.
+  // Throws ArgumentError naming the field that no device has: a power, a cost or a latency that is
+  // negative, infinite or no number. simulate() and every way to solve begin with it.
+  void check() const;
+  // Likewise, and naming what no store has: a rate that is not a positive number.
   void checkStore() const;
   // Only where hasStore().
   double pageInSeconds(int64_t bytes) const {

@@ -149,6 +149,9 @@ Graph Graph::fromJson(std::string_view text) {
   const uint64_t signature = in.hex("signature");
   const int64_t base_bytes = in.integer("base_bytes", 0);
   const auto& op_list = json::asList(in.require("ops"), in.path("ops"));
+  // No schedule of more ops could be read again.
+  POET_CHECK_AS(FormatError, op_list.size() <= static_cast<size_t>(json::kMaxFileOps),
+                "graph: ops: expected at most ", json::kMaxFileOps, ", got ", op_list.size());
   const auto& value_list = json::asList(in.require("values"), in.path("values"));
   in.finish();
 

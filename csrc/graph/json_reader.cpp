@@ -9,29 +9,51 @@
 namespace poet::json {
 namespace {
 
-// Sees every event of the parser before the structure grows.
-class Guard {
+// A pass over the text that builds nothing: nesting and repeated keys. (The library's parser takes
+// a callback as well, but then goes through the whole list again at the end of each object in it.)
+class Guard : public nlohmann::json_sax<Json> {
  public:
   explicit Guard(std::string_view what) : what_(what) {}
 
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    POET_CHECK_AS(FormatError, depth <= kMaxDepth, what_, ": nested more than ", kMaxDepth,
-                  " levels deep; this is not a ", what_, " file");
-    if (event == Json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      POET_CHECK_AS(FormatError, keys_.back().insert(key).second, what_, ": the key \"", key,
-                    "\" stands twice in one object; the file is damaged");
-    }
+  bool null() override { return checkDepth(); }
+  bool boolean(bool) override { return checkDepth(); }
+  bool number_integer(number_integer_t) override { return checkDepth(); }
+  bool number_unsigned(number_unsigned_t) override { return checkDepth(); }
+  bool number_float(number_float_t, const string_t&) override { return checkDepth(); }
+  bool string(string_t&) override { return checkDepth(); }
+  bool binary(binary_t&) override { return checkDepth(); }
+  bool start_object(std::size_t) override { return start(); }
+  bool end_object() override { return end(); }
+  bool start_array(std::size_t) override { return start(); }
+  bool end_array() override { return end(); }
+  bool key(string_t& key) override {
+    POET_CHECK_AS(FormatError, keys_.back().insert(key).second, what_, ": the key \"", key,
+                  "\" stands twice in one object; the file is damaged");
     return true;
+  }
+  // The parser that builds the structure says it better.
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
+    return false;
   }
 
  private:
+  bool checkDepth() const {
+    POET_CHECK_AS(FormatError, keys_.size() <= static_cast<size_t>(kMaxDepth), what_,
+                  ": nested more than ", kMaxDepth, " levels deep; this is not a ", what_, " file");
+    return true;
+  }
+  bool start() {
+    checkDepth();
+    keys_.emplace_back();
+    return true;
+  }
+  bool end() {
+    keys_.pop_back();
+    return true;
+  }
+
   std::string what_;
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of every open object; of a list none
 };
 
 [[noreturn]] void wrongType(const std::string& where, const char* expected, const Json& got) {
@@ -41,8 +63,10 @@ class Guard {
 }  // namespace
 
 Json parse(std::string_view text, std::string_view what) {
+  Guard guard(what);
+  Json::sax_parse(text.begin(), text.end(), &guard);
   try {
-    return Json::parse(text.begin(), text.end(), Guard(what));
+    return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: ..." without the library's
     // own label.

@@ -272,6 +272,7 @@ void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector
 }
 
 bool LocalSearch::improveOnce(double time_limit_seconds) {
+  if (columns_of_.empty()) return false;  // every value is too small to be a choice
   const double limit = std::min(options_.window_seconds, time_limit_seconds);
   std::vector<char> free;
   const double kind = uniform();

@@ -18,7 +18,12 @@ void checkOptions(const SolveOptions& options) {
   POET_CHECK(std::isfinite(options.time_limit_seconds) && options.time_limit_seconds > 0,
              "time_limit_s: expected a positive number of seconds, got ",
              options.time_limit_seconds);
-  POET_CHECK(options.threads >= 1, "solve_threads: expected at least 1, got ", options.threads);
+  POET_CHECK(options.threads >= 1 && options.threads <= SolveOptions::kMostThreads,
+             "solve_threads: expected a number in [1, ", SolveOptions::kMostThreads, "], got ",
+             options.threads);
+  POET_CHECK(static_cast<unsigned>(options.minimize) <= static_cast<unsigned>(Objective::kMemory),
+             "minimize: expected energy, time or memory, got number ",
+             static_cast<int>(options.minimize));
 }
 
 Schedule emptySchedule(const Graph& graph, const SolveOptions& options) {

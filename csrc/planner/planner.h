@@ -19,7 +19,7 @@ struct SolveOptions {
   std::optional<double> runtime_budget_seconds;  // deadline on the makespan
   Objective minimize = Objective::kEnergy;
   double time_limit_seconds = 60;
-  int threads = 1;
+  int threads = 1;        // in [1, kMostThreads]
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):
@@ -28,6 +28,8 @@ struct SolveOptions {
   // Schedules of the same graph to start from, e.g. for other budgets. One that keeps these budgets
   // is never lost: the result is at least as good. One of another graph is an ArgumentError.
   std::vector<Schedule> starts = {};
+
+  static constexpr int kMostThreads = 1024;
 };
 
 // Called with every better plan as it is found (already simulated).

@@ -33,10 +33,9 @@ struct Wanted {
 
 class Walk {
  public:
-  Walk(const GraphFacts& facts, const DeviceProfile& profile, const Schedule& schedule,
+  Walk(const Graph& graph, const DeviceProfile& profile, const Schedule& schedule,
        const EventList& list, int64_t budget_bytes)
-      : facts_(facts),
-        graph_(facts.graph),
+      : graph_(graph),
         profile_(profile),
         schedule_(schedule),
         list_(list),
@@ -278,7 +277,6 @@ class Walk {
     lists[static_cast<size_t>(place)].push_back(action);
   }
 
-  const GraphFacts& facts_;
   const Graph& graph_;
   const DeviceProfile& profile_;
   const Schedule& schedule_;
@@ -305,7 +303,7 @@ void TransferTiming::improve(int64_t budget_bytes, Schedule& schedule, bool move
     return;
   EventList list = eventsOf(facts_, profile_, schedule);
   const auto walk = [&](std::optional<double> stretch) {
-    return Walk(facts_, profile_, schedule, list, budget_bytes).run(stretch);
+    return Walk(facts_.graph, profile_, schedule, list, budget_bytes).run(stretch);
   };
   Walked best = walk(std::nullopt);
   orderPageOuts(list);

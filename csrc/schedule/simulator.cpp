@@ -473,16 +473,14 @@ std::string Simulation::whyAbsent(ValueId v) const {
 
 SimulationResult simulate(const Graph& graph, const Schedule& schedule,
                           const DeviceProfile& profile) {
-  POET_CHECK(profile.dma_channels >= 0, "profile \"", profile.name,
-             "\": dma_channels: expected >= 0, got ", profile.dma_channels);
-  POET_CHECK(profile.generator_state_bytes >= 0, "profile \"", profile.name,
-             "\": generator_state_bytes: expected >= 0, got ", profile.generator_state_bytes);
+  profile.check();
   const bool has_plan = !schedule.before.empty() || !schedule.after.empty();
   if (has_plan || !schedule.away_between_steps.empty()) schedule.checkAgainst(graph);
   return Simulation(graph, schedule, profile).run();
 }
 
 SimulationResult simulatePlain(const Graph& graph, const DeviceProfile& profile) {
+  profile.check();
   return Simulation(graph, Schedule{}, profile).run();
 }
 

@@ -90,7 +90,8 @@ def solve(
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
     The environment variable POET_SOLVER names another solver program than the `poet-solver` that
-    is installed with poet.
+    is installed with poet; POET_SOLVER_MEMORY_BYTES limits its address space to so many bytes (half
+    of the machine's memory if it is not set; 0 for no limit).
 
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.

@@ -255,6 +255,7 @@ WRONG = [
     ({"solve_threads": -2}, r"solve_threads: expected .*; got -2"),
     ({"solve_threads": 1.5}, r"solve_threads: expected .*; got 1\.5"),
     ({"solve_threads": True}, r"solve_threads: expected .*; got True"),
+    ({"solve_threads": 10**6}, r"solve_threads: expected .*; got 1000000"),
 ]
 
 
@@ -440,3 +441,12 @@ def test_the_solver_dies_with_a_process_that_is_killed() -> None:
         solvers = solvers_of(run.pid)
         run.kill()
     wait_until(lambda: not [pid for pid in solvers if name_of(pid) == "poet-solver"])
+
+
+def test_a_memory_limit_of_the_solver_that_is_none_is_a_status(
+    monkeypatch: pytest.MonkeyPatch, graph: poet.Graph
+) -> None:
+    monkeypatch.setenv("POET_SOLVER_MEMORY_BYTES", "lots")
+    schedule = poet.solve(graph=graph, ram_budget="80%", time_limit_s=20)
+    assert schedule.status is poet.Status.TIME_LIMIT
+    assert "POET_SOLVER_MEMORY_BYTES" in schedule.message

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -18,6 +19,8 @@
 
 namespace poet::planner {
 namespace {
+
+constexpr double kLongestPollSeconds = 3600;
 
 struct Header {
   int32_t status = 0;
@@ -67,9 +70,11 @@ std::string readUntil(int pipe, const Deadline& deadline) {
   std::array<char, 65536> chunk;
   while (!deadline.over()) {
     pollfd waiting{.fd = pipe, .events = POLLIN, .revents = 0};
-    const int ready = poll(&waiting, 1, static_cast<int>(deadline.left() * 1000) + 1);
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) break;
+    // A limit of years does not fit into poll's milliseconds.
+    const double seconds = std::min(deadline.left(), kLongestPollSeconds);
+    const int ready = poll(&waiting, 1, static_cast<int>(seconds * 1000) + 1);
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+    if (ready < 0) break;
     const ssize_t n = read(pipe, chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/json_reader.h"
+#include "planner/options.h"
 
 namespace poet::planner {
 namespace {
@@ -36,7 +37,7 @@ SolveOptions readOptions(const Json& json) {
   options.ram_budget_bytes = in.integer("ram_budget_bytes", 1);
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
-  options.threads = static_cast<int>(in.integer("threads", 1, 1 << 16));
+  options.threads = static_cast<int>(in.integer("threads", 1, SolveOptions::kMostThreads));
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
@@ -107,14 +108,18 @@ SearchPoint decodeProgress(std::string_view text) {
   return point;
 }
 
-Request decodeRequest(std::string_view text) {
+Request decodeRequest(std::string_view text) try {
   const Json json = json::parse(text, "request");
   json::ObjectReader in(json, "request");
   Request request{.graph = Graph::fromJson(in.text("graph")),
                   .profile = DeviceProfile::fromJson(in.text("profile")),
                   .options = readOptions(in.require("options"))};
   in.finish();
+  request.profile.check();
+  checkOptions(request.options);
   return request;
+} catch (const ArgumentError& error) {  // of a field that can be read and makes no sense
+  throw FormatError(detail::message("request: ", error.what()));
 }
 
 }  // namespace poet::planner

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/worker/protocol.h"
 #include "schedule/simulator.h"
@@ -234,6 +235,12 @@ class Conversation {
                   schedule.peak_bytes == claimed && claimed <= options_.ram_budget_bytes,
                   "a plan with a peak of ", schedule.peak_bytes, " bytes, announced as ", claimed,
                   ", for a budget of ", options_.ram_budget_bytes);
+    POET_CHECK_AS(
+        FormatError,
+        !options_.runtime_budget_seconds ||
+            schedule.makespan_seconds <= *options_.runtime_budget_seconds * (1 + kSecondsTolerance),
+        "a plan that takes ", schedule.makespan_seconds, " s, for a deadline of ",
+        options_.runtime_budget_seconds.value_or(0), " s");
     return schedule;
   }
 
@@ -282,6 +289,7 @@ Schedule solveInWorkerProcess(const Graph& graph, const DeviceProfile& profile,
                               const ProgressCallback& on_progress,
                               const std::function<void(pid_t)>& on_started) {
   checkOptions(options);
+  profile.check();
   for (const Schedule& start : options.starts) start.checkAgainst(graph);
   Conversation conversation(graph, profile, options, worker_path, on_progress);
   if (on_started) on_started(conversation.pid());

@@ -9,39 +9,80 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <new>
+#include <optional>
 #include <string>
 
+#include "graph/error.h"
 #include "planner/planner.h"
 #include "planner/worker/protocol.h"
 
 namespace poet::planner {
 namespace {
 
-constexpr rlim_t kLeastAddressSpace = rlim_t{4} << 30;
+// Note [Memory of the solver]
+// A solver that runs away must not take the machine's memory from the training process. Its address
+// space is limited to half of the memory that there is (the machine's or the control group's), or 4
+// GiB where that is less: the largest solves need about one. Past the limit an allocation fails,
+// and that is a status like every other failure. Where memory runs out all the same, the kernel is
+// told to take the solver first. POET_SOLVER_MEMORY_BYTES sets another limit; 0 sets none.
+constexpr const char* kMemoryVariable = "POET_SOLVER_MEMORY_BYTES";
+constexpr int64_t kLeastMemoryBytes = int64_t{4} << 30;
+constexpr const char* kKilledFirst = "1000";  // the highest oom_score_adj
 
 void dieWith(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(EXIT_FAILURE);  // it died before the line above
 }
 
-// A solver that runs away must not take the machine's memory from the training process. Sanitizers
-// reserve terabytes of address space, so they go without.
+// A number that stands alone in a file or a variable: "max" and what is missing are none.
+std::optional<int64_t> wholeNumber(const std::string& text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || number < 0 || (stopped != end && *stopped != '\n'))
+    return std::nullopt;
+  return number;
+}
+
+int64_t memoryThatThereIs() {
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::string line;
+    std::getline(std::ifstream(path), line);
+    bytes = std::min(bytes, wholeNumber(line).value_or(bytes));
+  }
+  return bytes;
+}
+
+// See Note [Memory of the solver]. 0: no limit.
+int64_t memoryLimit() {
+  const char* wanted = std::getenv(kMemoryVariable);
+  if (wanted == nullptr) return std::max(memoryThatThereIs() / 2, kLeastMemoryBytes);
+  const auto bytes = wholeNumber(wanted);
+  POET_CHECK(bytes.has_value(), kMemoryVariable, ": expected a number of bytes, 0 for no limit; ",
+             "got \"", wanted, "\"");
+  return *bytes;
+}
+
 void limitMemory() {
-#if !defined(__SANITIZE_ADDRESS__)
-  const auto physical =
-      static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  std::ofstream("/proc/self/oom_score_adj") << kKilledFirst;
+  [[maybe_unused]] const int64_t bytes = memoryLimit();
+#if !defined(__SANITIZE_ADDRESS__)  // it reserves terabytes of address space
   rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) == 0) {
-    limit.rlim_cur = std::min(limit.rlim_max, std::max(physical, kLeastAddressSpace));
+  if (bytes > 0 && getrlimit(RLIMIT_AS, &limit) == 0) {
+    limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(bytes));
     setrlimit(RLIMIT_AS, &limit);
   }
 #endif
-  const rlimit no_core{0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
 }
 
 void closeAbove(int descriptor) {
@@ -83,9 +124,9 @@ int workerMain(int socket, pid_t parent) {
   dieWith(parent);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C goes to the whole terminal; the parent decides
   closeAbove(socket);
-  limitMemory();
   std::string error;
   try {
+    limitMemory();
     const Request request = decodeRequest(receiveRequest(socket));
     const auto stream = [&](const Schedule& incumbent) {
       sendAll(socket, encodeFrame(FrameKind::kIncumbent, incumbent.toJson()));

@@ -1,12 +1,14 @@
-// Feeds damaged documents to the readers of graphs, schedules and profiles. A reader answers with
-// the structure or with FormatError; what it accepts can be written, read again and simulated (or
-// refused with ScheduleError). Anything else is a crash. Compact schedules are read with the
-// checksum that they have and with one that fits, so that damage gets past it.
+// Feeds damaged documents to the readers of graphs, schedules, profiles and requests to the solver.
+// A reader answers with the structure or with FormatError; what it accepts can be written, read
+// again and simulated (or refused with ScheduleError). Anything else is a crash. Compact schedules
+// are read with the checksum that they have and with one that fits, so that damage gets past it.
 //
-// With libFuzzer:  clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -DPOET_LIBFUZZER
-// ... Without it (g++) the file has its own main, a driver that damages generated documents:
+// POET_SANITIZE=fuzzer-no-link,address,undefined with clang makes a libFuzzer program of it.
+// Without that (g++) the file has its own main, a driver that damages generated documents:
 //   fuzz_readers [SECONDS=60] [SEED=time]   then prints how many documents were read and refused
 //   fuzz_readers FILE...                    runs these inputs once each, to look at a finding
+//   fuzz_readers --seeds FOLDER             writes good documents, for libFuzzer to begin with
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +20,7 @@
 #include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/recipes.h"
+#include "planner/worker/protocol.h"
 #include "schedule/byte_io.h"
 #include "schedule/compact.h"
 #include "schedule/rewritten_graph.h"
@@ -146,6 +149,46 @@ bool readCompact(std::string_view bytes, const Graph& graph) {
   return false;
 }
 
+// What arrives at a solver: it may end in the middle of a frame, and each payload may be anything.
+bool readRequest(std::string_view text) {
+  try {
+    const planner::Request request = planner::decodeRequest(text);
+    const std::string written =
+        planner::encodeRequest(request.graph, request.profile, request.options);
+    const planner::Request again = planner::decodeRequest(written);
+    require(planner::encodeRequest(again.graph, again.profile, again.options) == written,
+            "a request changed on its way");
+    simulatePlain(request.graph, request.profile);
+    return true;
+  } catch (const FormatError&) {
+  } catch (const ScheduleError&) {  // its joules are not finite
+  }
+  return false;
+}
+
+// Frames come out the same however the stream is cut.
+std::string framesOf(std::string_view stream, size_t cut) {
+  planner::FrameReader reader;
+  std::string read;
+  try {
+    for (const std::string_view part : {stream.substr(0, cut), stream.substr(cut)}) {
+      reader.append(part);
+      while (const auto frame = reader.next()) {
+        read += static_cast<char>(frame->kind);
+        read += frame->payload;
+      }
+    }
+  } catch (const FormatError&) {
+    read += "refused";
+  }
+  return read;
+}
+
+void readFrames(std::string_view stream) {
+  require(framesOf(stream, stream.size() / 2) == framesOf(stream, stream.size()),
+          "the frames of a stream depend on how it is cut");
+}
+
 }  // namespace
 }  // namespace poet::testing
 
@@ -154,6 +197,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   poet::testing::readGraph(text);
   poet::testing::readSchedule(text);
   poet::testing::readProfile(text);
+  poet::testing::readRequest(text);
+  poet::testing::readFrames(text);
   const poet::Graph& graph = poet::testing::target();
   poet::testing::readCompact(text, graph);
   poet::testing::readCompact(
@@ -162,10 +207,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifndef POET_LIBFUZZER
+#include "support/corruption.h"
+
+#ifdef POET_LIBFUZZER
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
+
+// Half of the changes are those of the driver: bytes alone seldom make another valid document.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  if (seed % 2 == 0 || size == 0) return LLVMFuzzerMutate(data, size, most);
+  const std::string damaged =
+      poet::testing::corrupted(std::string(reinterpret_cast<char*>(data), size), seed);
+  const size_t length = std::min(most, damaged.size());
+  std::copy_n(damaged.data(), length, reinterpret_cast<char*>(data));
+  return length;
+}
+
+#else
 
 #include "graph/file_io.h"
-#include "support/corruption.h"
 #include "support/paging_plan.h"
 #include "support/random_graph.h"
 #include "support/random_plan.h"
@@ -203,6 +263,43 @@ bool runCompact(const Graph& graph, const std::string& bytes, Random& random) {
   return true;
 }
 
+Schedule somePlan(const Graph& graph, Random& random) {
+  return random.chance(0.5) ? pagingPlan(graph, random.next())
+                            : randomPlan(graph, RecipeTable(graph), random);
+}
+
+std::string someRequest(const Graph& graph, Random& random) {
+  DeviceProfile device = deviceWithStore();
+  device.wake_joules = random.unit();
+  SolveOptions options;
+  options.ram_budget_bytes = random.between(1, 1000);
+  if (random.chance(0.5)) options.runtime_budget_seconds = random.unit() + 0.5;
+  return planner::encodeRequest(graph, device, options);
+}
+
+int writeSeeds(const std::string& folder) {
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    Random random(seed);
+    const Graph graph = randomGraph(seed);
+    const std::string request = someRequest(graph, random);
+    const std::string name = folder + "/" + std::to_string(seed);
+    writeFileAtomically(name + ".graph", graph.toJson());
+    writeFileAtomically(name + ".plan", somePlan(graph, random).toJson());
+    writeFileAtomically(name + ".target_plan", somePlan(target(), random).toJson());
+    const std::string compact = somePlan(target(), random).toBytes(target());
+    writeFileAtomically(name + ".compact", compact);
+    // As LLVMFuzzerTestOneInput completes it.
+    const size_t beginning = compactBeginning(target()).size();
+    writeFileAtomically(name + ".compact_body",
+                        compact.substr(beginning, compact.size() - beginning - 4));
+    writeFileAtomically(name + ".request", request);
+    writeFileAtomically(name + ".frames",
+                        planner::encodeFrame(planner::FrameKind::kRequest, request) +
+                            planner::encodeFrame(planner::FrameKind::kError, "no"));
+  }
+  return 0;
+}
+
 int runFor(double seconds, uint64_t seed) {
   std::printf("fuzz_readers: %.0f seconds from seed %llu\n", seconds,
               static_cast<unsigned long long>(seed));
@@ -213,24 +310,26 @@ int runFor(double seconds, uint64_t seed) {
   while (std::chrono::steady_clock::now() < end) {
     const Graph graph = randomGraph(random.next());
     const std::string graph_text = graph.toJson();
-    const Schedule plan = random.chance(0.5) ? pagingPlan(graph, random.next())
-                                             : randomPlan(graph, RecipeTable(graph), random);
+    const Schedule plan = somePlan(graph, random);
     const std::string plan_text = plan.toJson();
     const std::string profile_text = hostProfile().toJson();
+    const std::string request_text = someRequest(graph, random);
     if (!runCompact(graph, plan.toBytes(graph), random)) return 1;
     for (int round = 0; round < 100; ++round) {
-      const bool is_profile = random.chance(0.1);
-      const bool is_graph = random.chance(0.5);
-      std::string text = corrupted(is_profile ? profile_text
-                                   : is_graph ? graph_text
-                                              : plan_text,
-                                   random.next());
+      const auto kind = random.below(4);
+      const std::string& document = kind == 0   ? graph_text
+                                    : kind == 1 ? plan_text
+                                    : kind == 2 ? profile_text
+                                                : request_text;
+      std::string text = corrupted(document, random.next());
       while (random.chance(0.3)) text = corrupted(text, random.next());
       try {
-        const bool is_read = is_profile ? readProfile(text)
-                             : is_graph ? readGraph(text)
-                                        : readSchedule(text);
-        is_read ? ++read : ++refused;
+        const bool good = kind == 0   ? readGraph(text)
+                          : kind == 1 ? readSchedule(text)
+                          : kind == 2 ? readProfile(text)
+                                      : readRequest(text);
+        ++(good ? read : refused);
+        readFrames(planner::encodeFrame(planner::FrameKind::kResult, text) + text);
       } catch (const std::exception& error) {
         keepForACrash(text);
         std::fprintf(stderr, "fuzz_readers: another exception: %s\n", error.what());
@@ -248,6 +347,7 @@ int runFor(double seconds, uint64_t seed) {
 }  // namespace poet::testing
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--seeds") return poet::testing::writeSeeds(argv[2]);
   char* end = nullptr;
   const double seconds = argc > 1 ? std::strtod(argv[1], &end) : 60;
   if (end != nullptr && *end != '\0') {

@@ -1,0 +1,125 @@
+// Budgets that cannot be met: what is said of them must hold when it is tried.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "planner/planner.h"
+#include "planner/random_graph.h"
+#include "schedule/simulator.h"
+#include "support/random.h"
+
+namespace poet {
+namespace {
+
+using testing::Random;
+
+int numCases() {
+  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
+  return more != nullptr ? std::atoi(more) : 25;
+}
+
+DeviceProfile deviceWithStore() {
+  DeviceProfile device;
+  device.name = "test";
+  device.compute_watts = 2;
+  device.idle_watts = 1;
+  device.generator_state_bytes = 3;
+  device.store_read_rate = 2;
+  device.store_write_rate = 3;
+  return device;
+}
+
+// The message of a least budget that is proven, not only found.
+bool isProven(const Schedule& schedule) {
+  return schedule.message.find("the least that any schedule needs") != std::string::npos;
+}
+
+// One byte can never do. The least budget that is reported with it has a plan; where it is said to
+// be the least that any schedule needs, one byte below it is proven to have none, and the same
+// figure is reported.
+TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
+  int kept = 0, proven = 0, paged = 0;
+  for (int i = 0; i < numCases(); ++i) {
+    SCOPED_TRACE(i);
+    const Graph graph = testing::randomGraph(60000 + static_cast<uint64_t>(i));
+    const DeviceProfile device = deviceWithStore();
+    SolveOptions options;
+    options.ram_budget_bytes = 1;
+    options.minimize = i % 2 == 0 ? Objective::kEnergy : Objective::kTime;
+    options.recompute = i % 3 != 0;
+    options.paging = i % 3 != 1;
+    options.time_limit_seconds = 1;
+    const Schedule none = solve(graph, device, options);
+    ASSERT_EQ(none.status, Status::kInfeasible) << none.message;
+    ASSERT_TRUE(none.before.empty());
+    if (!none.least_ram_budget) continue;
+    EXPECT_TRUE(none.least_ram_op.valid() && none.least_ram_op <= graph.endOfStep());
+    EXPECT_GT(*none.least_ram_budget, 1);
+
+    options.ram_budget_bytes = *none.least_ram_budget;
+    const Schedule least = solve(graph, device, options);
+    EXPECT_NE(least.status, Status::kInfeasible) << least.message;
+    if (!least.hasPlan()) continue;  // a slow machine found none in time
+    ++kept;
+    EXPECT_LE(simulate(graph, least, device).peak_bytes, *none.least_ram_budget);
+    paged += least.countActions(ActionKind::kPageIn) > 0;
+    if (!isProven(none)) continue;
+
+    options.ram_budget_bytes = *none.least_ram_budget - 1;
+    const Schedule below = solve(graph, device, options);
+    EXPECT_FALSE(below.hasPlan());
+    if (below.status != Status::kInfeasible) continue;  // likewise
+    EXPECT_EQ(below.least_ram_budget, none.least_ram_budget) << below.message;
+    ++proven;
+  }
+  std::printf("%d of %d least budgets are proven, %d plans for them page\n", proven, numCases(),
+              paged);
+  EXPECT_GT(kept, numCases() / 2);
+  EXPECT_GT(proven, numCases() / 3);
+  EXPECT_GT(paged, 0);
+}
+
+// With a deadline the least budget is the least that keeps it.
+TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
+  int reported = 0;
+  for (int i = 0; i < numCases() / 3; ++i) {
+    SCOPED_TRACE(i);
+    const Graph graph = testing::randomGraph(70000 + static_cast<uint64_t>(i));
+    const DeviceProfile device = deviceWithStore();
+    SolveOptions options;
+    options.ram_budget_bytes = 1;
+    options.minimize = Objective::kTime;
+    options.paging = i % 2 == 0;
+    options.runtime_budget_seconds = graph.plainSeconds() * (1.0 + 0.1 * (i % 5));
+    options.time_limit_seconds = 1;
+    const Schedule none = solve(graph, device, options);
+    ASSERT_FALSE(none.hasPlan());
+    if (!none.least_ram_budget) continue;
+    options.ram_budget_bytes = *none.least_ram_budget;
+    const Schedule least = solve(graph, device, options);
+    EXPECT_NE(least.status, Status::kInfeasible) << least.message;
+    if (!least.hasPlan()) continue;
+    const SimulationResult result = simulate(graph, least, device);
+    EXPECT_LE(result.peak_bytes, *none.least_ram_budget);
+    EXPECT_LE(result.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
+    ++reported;
+  }
+  EXPECT_GT(reported, numCases() / 6);
+}
+
+// Less time than the plain step takes is no question of memory.
+TEST(Infeasible, ADeadlineBelowThePlainStepNamesTheDeadline) {
+  const Graph graph = testing::randomGraph(3);
+  SolveOptions options;
+  options.ram_budget_bytes = int64_t{1} << 40;
+  options.runtime_budget_seconds = graph.plainSeconds() * 0.99;
+  const Schedule schedule = solve(graph, deviceWithStore(), options);
+  EXPECT_EQ(schedule.status, Status::kInfeasible);
+  EXPECT_FALSE(schedule.least_ram_budget.has_value());
+  EXPECT_NE(schedule.message.find("runtime_budget"), std::string::npos) << schedule.message;
+}
+
+}  // namespace
+}  // namespace poet
