@@ -57,6 +57,7 @@ set(poet_core_headers
   graph/graph.h
   graph/ids.h
   planner/planner.h
+  planner/solver_choice.h
   schedule/rewritten_graph.h
   schedule/schedule.h
   schedule/simulator.h

@@ -29,9 +29,10 @@ bool statesDecide(const Problem& problem, const ExactOptions& options) {
   return !options.replay_seconds_limit || problem.costOfTransfer(1) == 1;
 }
 
-SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads,
-                       const ReplayPlan* start) {
-  Relaxation root = relax(program, {.time_limit_seconds = deadline.left() / 2});
+SearchResult solveOnce(const Program& program, const Deadline& deadline,
+                       const ExactOptions& options, const ReplayPlan* start) {
+  Relaxation root =
+      relax(program, {.time_limit_seconds = deadline.left() / 2, .solver = options.solver});
   if (root.status == SolverStatus::kInfeasible) {
     SearchResult infeasible;
     infeasible.status = SolverStatus::kInfeasible;
@@ -39,7 +40,10 @@ SearchResult solveOnce(const Program& program, const Deadline& deadline, int thr
     return infeasible;
   }
   return searchProgram(program, root,
-                       {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
+                       {.time_limit_seconds = deadline.left(),
+                        .threads = options.threads,
+                        .start = start,
+                        .solver = options.solver});
 }
 
 class LeastCost {
@@ -89,7 +93,7 @@ class LeastCost {
                            .replay_seconds_limit = options_.replay_seconds_limit,
                            .relaxed = relaxed});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_.threads, start);
+    return solveOnce(program, deadline_, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {
@@ -161,7 +165,7 @@ class LeastPeak {
                            .replay_weight = 0,
                            .excess_weight = 1});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_.threads, start);
+    return solveOnce(program, deadline_, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {

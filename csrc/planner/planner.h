@@ -9,6 +9,7 @@
 #include "device/profile.h"
 #include "graph/export.h"
 #include "graph/graph.h"
+#include "planner/solver_choice.h"
 #include "schedule/schedule.h"
 
 namespace poet {
@@ -19,6 +20,7 @@ struct SolveOptions {
   Objective minimize = Objective::kEnergy;
   double time_limit_seconds = 60;
   int threads = 1;
+  SolverChoice solver = {};
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):

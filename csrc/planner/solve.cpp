@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "planner/backends/solver.h"
 #include "planner/candidates.h"
 #include "planner/clock.h"
 #include "planner/exact.h"
@@ -129,7 +130,8 @@ class SolveRun {
   ExactOptions exactOptions() const {
     return {.time_limit_seconds = deadline_.left(),
             .replay_seconds_limit = replayLimit(),
-            .threads = options_.threads};
+            .threads = options_.threads,
+            .solver = options_.solver};
   }
 
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
@@ -208,7 +210,8 @@ class SolveRun {
   SearchLimits limits(double seconds_without_plan) const {
     return {.time_limit_seconds = deadline_.left(),
             .seconds_without_plan = seconds_without_plan,
-            .threads = options_.threads};
+            .threads = options_.threads,
+            .solver = options_.solver};
   }
 
   // Of the problem in which nothing is too small to be a choice: below it there is no plan at all.
@@ -353,6 +356,7 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
 Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
                const IncumbentCallback& on_incumbent) {
   planner::checkOptions(options);
+  planner::checkSolver(options.solver);
   return planner::solveWithAway(graph, profile, options, on_incumbent);
 }
 

@@ -205,6 +205,9 @@ class Conversation {
       case FrameKind::kIncumbent:
         best_ = checked(frame.payload);
         return;
+      case FrameKind::kTrouble:
+        options_.solver.trouble->add(frame.payload);
+        return;
       case FrameKind::kResult:
         result_ = checked(frame.payload);
         ended_ = true;

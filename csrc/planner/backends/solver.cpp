@@ -1,0 +1,123 @@
+#include "planner/backends/solver.h"
+
+#include <algorithm>
+#include <array>
+
+#include "graph/error.h"
+#include "planner/backends/backend.h"
+#include "planner/clock.h"
+
+namespace poet {
+namespace {
+
+constexpr std::array kKinds = {SolverKind::kAuto, SolverKind::kCbc, SolverKind::kHighs,
+                               SolverKind::kGurobi};
+
+}  // namespace
+
+std::string_view toString(SolverKind kind) {
+  switch (kind) {
+    case SolverKind::kAuto:
+      return "auto";
+    case SolverKind::kCbc:
+      return "cbc";
+    case SolverKind::kHighs:
+      return "highs";
+    case SolverKind::kGurobi:
+      return "gurobi";
+  }
+  POET_INTERNAL_ASSERT(false, "a solver of kind ", static_cast<int>(kind));
+}
+
+SolverKind solverKindFromString(std::string_view name) {
+  const auto* found = std::find_if(kKinds.begin(), kKinds.end(),
+                                   [&](SolverKind kind) { return toString(kind) == name; });
+  POET_CHECK(found != kKinds.end(),
+             "solver: expected \"auto\", \"cbc\", \"highs\" or \"gurobi\", got \"", name, "\"");
+  return *found;
+}
+
+void SolverTrouble::add(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(texts_.begin(), texts_.end(), text) == texts_.end()) texts_.push_back(text);
+}
+
+void SolverTrouble::giveUp(SolverKind kind, const std::string& text) {
+  add(text);
+  const std::lock_guard lock(mutex_);
+  given_up_.push_back(kind);
+}
+
+bool SolverTrouble::gaveUp(SolverKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return std::find(given_up_.begin(), given_up_.end(), kind) != given_up_.end();
+}
+
+std::vector<std::string> SolverTrouble::texts() const {
+  const std::lock_guard lock(mutex_);
+  return texts_;
+}
+
+std::vector<SolverReport> findSolvers(const SolverChoice& choice) {
+  SolverReport highs{.kind = SolverKind::kHighs};
+  highs.version = planner::highs::version(choice.highs_library, highs.why_not);
+  return {{.kind = SolverKind::kCbc, .version = planner::cbc::version()}, std::move(highs)};
+}
+
+namespace planner {
+namespace {
+
+MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
+  LpResult lp = makeLpSolver(model, options.solver)->solve(options.time_limit_seconds);
+  MipResult result;
+  result.status = lp.status;
+  result.objective = lp.objective;
+  result.bound = lp.status == SolverStatus::kInfeasible ? kInfinity
+                 : lp.status == SolverStatus::kOptimal  ? lp.objective
+                                                        : -kInfinity;
+  result.x = std::move(lp.x);
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver) {
+  if (solver.kind == SolverKind::kHighs) {
+    if (auto lp = highs::makeLp(model, solver.highs_library)) return lp;
+  }
+  return cbc::makeLp(model);
+}
+
+MipResult solveMip(const SparseModel& model, const MipOptions& options) {
+  // Branch and cut finds nothing to branch on, and CBC then no solution either.
+  const bool any_integer =
+      std::find(model.integer.begin(), model.integer.end(), 1) != model.integer.end();
+  if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
+  const Deadline deadline(options.time_limit_seconds);
+  std::optional<MipResult> result;
+  if (options.solver.kind == SolverKind::kHighs) result = highs::solveMip(model, options);
+  if (options.solver.kind == SolverKind::kGurobi) result = gurobi::solveMip(model, options);
+  if (result) return *result;
+  MipOptions rest = options;
+  rest.time_limit_seconds = deadline.left();
+  return deadline.over() ? MipResult{} : cbc::solveMip(model, rest);
+}
+
+void checkSolver(const SolverChoice& solver) {
+  if (solver.kind == SolverKind::kHighs) {
+    std::string why_not;
+    POET_CHECK(!highs::version(solver.highs_library, why_not).empty(),
+               "solver=\"highs\": expected HiGHS's shared library; ", why_not,
+               ". Install it with pip install highsbox, or name the library in the environment "
+               "variable POET_HIGHS_LIBRARY.");
+  }
+  if (solver.kind == SolverKind::kGurobi) {
+    POET_CHECK(
+        !solver.gurobi_command.empty(),
+        "solver=\"gurobi\": expected a command that starts Gurobi's child process, got none. "
+        "poet.solve of the Python package has one.");
+  }
+}
+
+}  // namespace planner
+}  // namespace poet
