@@ -1,15 +1,19 @@
 // What the solvers take for the programs of one graph, at one thread: a line of JSON for each.
 //
-//   solver_times GRAPH BUDGET_BYTES SECONDS SOLVER... [-- HIGHS_LIBRARY [GUROBI_COMMAND...]]
+//   solver_times GRAPH FIXED_BYTES SLACK SECONDS SOLVER... [-- HIGHS_LIBRARY [GUROBI_COMMAND...]]
+//
+// The budget is S + SLACK (plain peak - S), with S = FIXED_BYTES; SECONDS limit each solve.
 //
 // "first": the first relaxation, cold. "relaxation": all of its rounds, with rows and cuts added.
 // "window": parts of the program with the rest fixed, as the local search solves them. "program":
 // the whole program, where it is small. solvers.py runs it.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,21 +36,26 @@ namespace {
 constexpr int kAncestors = 12, kNear = 2;
 constexpr int kMostColumnsForWholeProgram = 6000;
 constexpr double kWindowGap = 1e-4;
-constexpr int kWindows = 8;
-constexpr size_t kWindowColumns[] = {500, 1500};
+constexpr double kWindowSeconds = 2;
+constexpr int kWindows = 5;  // of each size
+constexpr size_t kWindowColumns[] = {800, 2500, 6000};
 
 struct Case {
   std::string graph;
-  int64_t budget_bytes = 0;
+  int64_t fixed_bytes = 0;
+  double slack = 0;
   double seconds = 0;
   std::vector<SolverChoice> solvers = {};
 };
 
 Case parse(int argc, char** argv) {
-  Case asked{.graph = argv[1], .budget_bytes = std::atoll(argv[2]), .seconds = std::atof(argv[3])};
-  int i = 4;
+  Case asked{.graph = argv[1],
+             .fixed_bytes = std::atoll(argv[2]),
+             .slack = std::atof(argv[3]),
+             .seconds = std::atof(argv[4])};
+  int i = 5;
   for (; i < argc && std::strcmp(argv[i], "--") != 0; ++i)
-    asked.solvers.push_back({.kind = solverKindFromString(argv[i])});
+    asked.solvers.emplace_back().kind = solverKindFromString(argv[i]);
   for (SolverChoice& solver : asked.solvers) {
     if (i + 1 < argc) solver.highs_library = argv[i + 1];
     for (int word = i + 2; word < argc; ++word) solver.gurobi_command.emplace_back(argv[word]);
@@ -106,18 +115,23 @@ class Measurement {
       : asked_(asked),
         graph_(Graph::load(asked.graph)),
         profile_(hostProfile()),
+        plain_peak_bytes_(simulatePlain(graph_, profile_).peak_bytes),
+        budget_bytes_(
+            asked.fixed_bytes +
+            std::llround(asked.slack * static_cast<double>(plain_peak_bytes_ - asked.fixed_bytes))),
         table_(graph_),
         problem_(graph_, table_, profile_,
-                 {.small_bytes = ProblemOptions::defaultSmallBytes(
-                      simulatePlain(graph_, profile_).peak_bytes)}) {}
+                 {.small_bytes = ProblemOptions::defaultSmallBytes(plain_peak_bytes_)}) {}
 
   void run() {
-    const AnnealingResult found =
-        anneal(problem_, problem_.leastPlan(),
-               {.budget_bytes = asked_.budget_bytes, .time_limit_seconds = asked_.seconds});
+    const AnnealingResult found = anneal(problem_, problem_.leastPlan(),
+                                         {.budget_bytes = budget_bytes_,
+                                          .replay_seconds_limit = {},
+                                          .time_limit_seconds = asked_.seconds});
     Candidates candidates = ancestorCandidates(problem_, kAncestors, kNear);
     include(problem_, found.closest, candidates);
-    const Program program(problem_, candidates, {.budget_bytes = asked_.budget_bytes});
+    const Program program(problem_, candidates,
+                          {.budget_bytes = budget_bytes_, .replay_seconds_limit = {}});
     for (const SolverChoice& solver : asked_.solvers) firstRelaxation(program, solver);
     Relaxation root;
     for (const SolverChoice& solver : asked_.solvers) root = relaxation(program, solver);
@@ -125,7 +139,7 @@ class Measurement {
     const std::vector<double> point = program.pointOf(*found.best).value();
     if (program.numColumns() <= kMostColumnsForWholeProgram) {
       for (const SolverChoice& solver : asked_.solvers)
-        solve("program", 0, root.model, point, solver);
+        solve("program", 0, root.model, point, asked_.seconds, solver);
     }
     addAllRows(program, root.model);
     windows(root.model, point);
@@ -174,25 +188,29 @@ class Measurement {
         std::vector<double> start;
         const SparseModel window = windowOf(model, point, free, start);
         for (const SolverChoice& solver : asked_.solvers)
-          solve("window", number, window, start, solver);
+          solve("window", number, window, start, kWindowSeconds, solver);
       }
     }
   }
 
   void solve(const char* what, int number, const SparseModel& model,
-             const std::vector<double>& start, const SolverChoice& solver) const {
-    const Deadline clock(asked_.seconds);
-    const MipResult result = solveMip(model, {.time_limit_seconds = asked_.seconds,
+             const std::vector<double>& start, double seconds, SolverChoice solver) const {
+    solver.trouble = std::make_shared<SolverTrouble>();
+    const Deadline clock(seconds);
+    const MipResult result = solveMip(model, {.time_limit_seconds = seconds,
                                               .relative_gap = kWindowGap,
                                               .start = start,
                                               .solver = solver});
-    print(what, number, solver, model, clock.elapsed(), result.status, result.objective,
-          result.bound);
+    const double taken = clock.elapsed();
+    if (!solver.trouble->texts().empty()) return;  // CBC went on in its place
+    print(what, number, solver, model, taken, result.status, result.objective, result.bound);
   }
 
   const Case& asked_;
   const Graph graph_;
   const DeviceProfile profile_;
+  const int64_t plain_peak_bytes_;
+  const int64_t budget_bytes_;
   const RecipeTable table_;
   const Problem problem_;
 };
@@ -201,9 +219,9 @@ class Measurement {
 }  // namespace poet::planner
 
 int main(int argc, char** argv) try {
-  if (argc < 5) {
+  if (argc < 6) {
     std::fputs(
-        "solver_times GRAPH BUDGET_BYTES SECONDS SOLVER... [-- HIGHS_LIBRARY "
+        "solver_times GRAPH FIXED_BYTES SLACK SECONDS SOLVER... [-- HIGHS_LIBRARY "
         "[GUROBI_COMMAND...]]\n",
         stderr);
     return 2;

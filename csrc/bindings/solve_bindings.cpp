@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
@@ -43,12 +44,18 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            int64_t ram_budget_bytes, std::optional<double> runtime_budget_seconds,
                            const std::string& minimize, double time_limit_seconds, int threads,
                            const std::string& worker_path, const py::object& should_stop,
-                           bool recompute, bool paging, bool away_between_steps) {
+                           bool recompute, bool paging, bool away_between_steps,
+                           const std::string& solver, const std::string& highs_library,
+                           const std::vector<std::string>& gurobi_command,
+                           const py::object& on_trouble) {
   const SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
                              .runtime_budget_seconds = runtime_budget_seconds,
                              .minimize = objectiveFromString(minimize),
                              .time_limit_seconds = time_limit_seconds,
                              .threads = threads,
+                             .solver = {.kind = solverKindFromString(solver),
+                                        .highs_library = highs_library,
+                                        .gurobi_command = gurobi_command},
                              .recompute = recompute,
                              .paging = paging,
                              .away_between_steps = away_between_steps};
@@ -60,6 +67,9 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
     *schedule = solveInWorker(*held, profile, options, worker_path, std::ref(poll));
   }
   poll.rethrow();
+  if (!on_trouble.is_none()) {
+    for (const std::string& text : options.solver.trouble->texts()) on_trouble(text);
+  }
   py::object result = py::cast(schedule);
   setGraph(result, graph);
   setDevice(result, py::cast(profile));
@@ -147,8 +157,10 @@ void bindSolve(py::module_& m) {
         py::arg("should_stop") = py::none(), py::arg("recompute") = SolveOptions{}.recompute,
         py::arg("paging") = SolveOptions{}.paging,
         py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
+        py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",
+        py::arg("gurobi_command") = std::vector<std::string>(), py::arg("on_trouble") = py::none(),
         "should_stop is called about ten times a second; when it returns true the best plan so far "
-        "is returned.");
+        "is returned. on_trouble hears, once the solve is over, why another solver went on.");
 }
 
 }  // namespace poet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from poet._budgets import (
     whole_number,
 )
 from poet._cache import Cache, open_cache
-from poet._enums import Objective
-from poet._errors import ArgumentError, PoetRuntimeError
+from poet._enums import Objective, Solver
+from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
+from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
 from poet._store import known_speed, page_folder, store_speed
 
 _MOST_THREADS = 1024
@@ -37,6 +39,7 @@ def solve(
     away_between_steps: bool = False,
     time_limit_s: float = 60,
     solve_threads: int = 1,
+    solver: str = "auto",
     cache_dir: str | os.PathLike[str] | bool | None = True,
 ) -> _C.Schedule:
     """Decides when to keep, free, recompute and page every intermediate value of a training step.
@@ -65,6 +68,9 @@ def solve(
             does.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
+        solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
+            package highsbox or highspy or a shared library of HiGHS is installed; "gurobi", where
+            gurobipy and a licence are. "auto" takes what is fastest of CBC and HiGHS.
         cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
             None. Schedules are not kept there: `Schedule.save` does that.
 
@@ -72,17 +78,25 @@ def solve(
         The best schedule found; `Schedule.status` says what it is worth.
 
     Raises:
-        ArgumentError: an argument makes no sense, or `page_dir` takes no page file.
+        ArgumentError: an argument makes no sense, `page_dir` takes no page file, or the solver
+            that was named cannot be had.
         FormatError: the file named by `graph` holds no graph.
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
+    Warns:
+        SolverWarning: another solver had to go on, since a program is above the size limit of
+            Gurobi's licence, or Gurobi failed.
+
     The environment variable POET_SOLVER names another solver program than the `poet-solver` that
-    is installed with poet.
+    is installed with poet, and POET_HIGHS_LIBRARY another library of HiGHS than the one found.
 
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """
     recorded = as_graph(graph)
+    chosen = parse_solver(solver)
+    if chosen is not Solver.AUTO:
+        check_solver(chosen, worker_path())
     flag(recompute, "recompute")
     flag(away_between_steps, "away_between_steps")
     device = _C.DeviceProfile.by_name(_text(platform, "platform", "the name of a device"))
@@ -107,6 +121,7 @@ def solve(
         solve_threads=whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
         ),
+        solver=chosen,
     )
 
 
@@ -122,13 +137,15 @@ def solve_on(
     away_between_steps: bool,
     time_limit_s: float,
     solve_threads: int = 1,
+    solver: Solver = Solver.AUTO,
     should_stop: Callable[[], bool] | None = None,
 ) -> _C.Schedule:
     """`solve` with arguments that are checked and in the units of the core.
 
     Once `should_stop` says so, the solver is stopped and the best plan so far returned.
     """
-    return _C.solve_in_worker(
+    trouble: list[str] = []
+    schedule = _C.solve_in_worker(
         graph,
         device,
         ram_budget_bytes=ram_budget_bytes,
@@ -141,7 +158,14 @@ def solve_on(
         paging=paging,
         away_between_steps=away_between_steps,
         should_stop=should_stop,
+        solver=str(solver),
+        highs_library=highs_library(),
+        gurobi_command=gurobi_command() if solver is Solver.GUROBI else [],
+        on_trouble=trouble.append,
     )
+    if trouble:
+        warnings.warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning, stacklevel=3)
+    return schedule
 
 
 def _with_store(
