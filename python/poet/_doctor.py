@@ -23,7 +23,8 @@ from poet._errors import ArgumentError, PoetError
 from poet._memory import MMAP_THRESHOLD_BYTES, other_allocator, users_own_threshold
 from poet._plans import cpu_model
 from poet._solve import solve_on, worker_path
-from poet._solvers import GUROBI_ADVICE, HIGHS_ADVICE, FoundSolver, examine as examine_solvers
+from poet._solvers import GUROBI_ADVICE, HIGHS_ADVICE, FoundSolver
+from poet._solvers import examine as examine_solvers
 from poet._store import StoreSpeed, known_speed, page_folder, store_speed
 from poet._version_check import check
 

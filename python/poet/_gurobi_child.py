@@ -118,7 +118,7 @@ def _model(gp: Any, env: Any, program: Program) -> Any:
         obj=program.cost.tolist(),
         vtype=types,
     )
-    variables = added.values()
+    variables = list(added.values())
     begin = program.row_start[0]
     for row, end in enumerate(program.row_start[1:]):
         chosen = [variables[column] for column in program.index[begin:end]]
@@ -175,6 +175,9 @@ def serve(stream: int) -> None:
     except RefusedError as error:
         answer, objective, bound, point = error.answer, 0.0, 0.0, array("d")
         text = str(error).encode()
+    except Exception as error:  # whatever it is, the other side warns of it and goes on
+        answer, objective, bound, point = FAILED, 0.0, 0.0, array("d")
+        text = f"{type(error).__name__}: {error}".encode()
     reply = REPLY.pack(answer, len(text), objective, bound, len(point))
     with open(stream, "wb", closefd=False) as outgoing:
         outgoing.write(reply + point.tobytes() + text)

@@ -138,7 +138,7 @@ def linked_solvers(worker: str, library: str) -> tuple[FoundSolver, ...]:
 
 
 def gurobi_command() -> list[str]:
-    """The command line of the process that solves with gurobipy; empty where none can be started."""
+    """Starts the process that solves with gurobipy; empty where there can be none."""
     if not sys.executable or not _package_folders("gurobipy"):
         return []
     return [sys.executable, str(Path(__file__).with_name("_gurobi_child.py"))]

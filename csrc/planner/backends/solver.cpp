@@ -81,8 +81,14 @@ MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
 
 }  // namespace
 
+// Note [Which solver is the fastest]
+// At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes about half of CBC's
+// time for the windows of the local search, and Clp's warm dual simplex about half of HiGHS's for
+// the relaxation with its rounds of added rows. So kAuto takes each where it is the faster, and CBC
+// where no HiGHS is there.
 std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver) {
-  if (solver.kind == SolverKind::kHighs) {
+  // A model without columns is solved by its rows' bounds, which cbc.cpp does.
+  if (solver.kind == SolverKind::kHighs && model.numColumns() > 0) {
     if (auto lp = highs::makeLp(model, solver.highs_library)) return lp;
   }
   return cbc::makeLp(model);
@@ -95,8 +101,10 @@ MipResult solveMip(const SparseModel& model, const MipOptions& options) {
   if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
   const Deadline deadline(options.time_limit_seconds);
   std::optional<MipResult> result;
-  if (options.solver.kind == SolverKind::kHighs) result = highs::solveMip(model, options);
-  if (options.solver.kind == SolverKind::kGurobi) result = gurobi::solveMip(model, options);
+  const SolverKind kind = options.solver.kind;
+  if (kind == SolverKind::kHighs || kind == SolverKind::kAuto)
+    result = highs::solveMip(model, options);
+  if (kind == SolverKind::kGurobi) result = gurobi::solveMip(model, options);
   if (result) return *result;
   MipOptions rest = options;
   rest.time_limit_seconds = deadline.left();
