@@ -51,6 +51,8 @@ inline constexpr int kHighsModelEmpty = 6;
 inline constexpr int kHighsOptimal = 7;
 inline constexpr int kHighsInfeasible = 8;
 inline constexpr int kHighsSolutionFeasible = 2;
+// Of the option simplex_dual_edge_weight_strategy; only its documentation names it.
+inline constexpr int kHighsDevexWeights = 1;
 
 // Nullopt where the library is missing or has other functions than expected, and then `why_not`
 // says which. An empty path: $POET_HIGHS_LIBRARY, or what the system's loader knows as libhighs.so.
