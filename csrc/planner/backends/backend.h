@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "planner/backends/isolated.h"
 #include "planner/backends/solver.h"
 
 namespace poet::planner {
@@ -19,7 +20,7 @@ std::string version();
 // HiGHS, from a shared library that is loaded when first asked for.
 namespace highs {
 // Null where the library cannot be used.
-std::unique_ptr<LpSolver> makeLp(const SparseModel& model, const std::string& library);
+std::unique_ptr<IsolatedLp> makeLp(const SparseModel& model, const std::string& library);
 // Nullopt where the library cannot be used, or HiGHS crashed or was killed for time.
 std::optional<MipResult> solveMip(const SparseModel& model, const MipOptions& options);
 // Empty where the library cannot be used, and then `why_not` says why.

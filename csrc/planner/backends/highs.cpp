@@ -151,7 +151,7 @@ MipResult branchAndCut(const HighsApi& api, const SparseModel& model, const MipO
 
 }  // namespace
 
-std::unique_ptr<LpSolver> makeLp(const SparseModel& model, const std::string& library) {
+std::unique_ptr<IsolatedLp> makeLp(const SparseModel& model, const std::string& library) {
   std::string why_not;
   const auto api = loadHighs(library, why_not);
   if (!api) return nullptr;

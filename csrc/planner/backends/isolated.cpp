@@ -74,12 +74,14 @@ void serve(int socket, LpSolver& lp) {
 
 // ---- in the parent ----
 
-class ChildLp : public LpSolver {
+class ChildLp : public IsolatedLp {
  public:
   explicit ChildLp(const std::function<std::unique_ptr<LpSolver>()>& make)
       : child_([&](int socket) {
           if (const auto lp = make()) serve(socket, *lp);
         }) {}
+
+  bool running() const override { return child_.running(); }
 
   LpResult solve(double time_limit_seconds) override {
     const Deadline deadline(time_limit_seconds + kOverrunSeconds);
@@ -153,7 +155,7 @@ std::optional<MipResult> solveInChild(double time_limit_seconds,
   return result;
 }
 
-std::unique_ptr<LpSolver> lpInChild(const std::function<std::unique_ptr<LpSolver>()>& make) {
+std::unique_ptr<IsolatedLp> lpInChild(const std::function<std::unique_ptr<LpSolver>()>& make) {
   return std::make_unique<ChildLp>(make);
 }
 

@@ -24,8 +24,13 @@ inline constexpr double kOverrunSeconds = 0.3;
 std::optional<MipResult> solveInChild(double time_limit_seconds,
                                       const std::function<MipResult()>& solve);
 
+class IsolatedLp : public LpSolver {
+ public:
+  // False once the child has crashed or was killed for time: every solve is then kStopped.
+  virtual bool running() const = 0;
+};
+
 // The solver that `make` makes, living in a child from one call to the next, so that it stays warm.
-// Once the child has crashed or overrun its time every solve is kStopped.
-std::unique_ptr<LpSolver> lpInChild(const std::function<std::unique_ptr<LpSolver>()>& make);
+std::unique_ptr<IsolatedLp> lpInChild(const std::function<std::unique_ptr<LpSolver>()>& make);
 
 }  // namespace poet::planner

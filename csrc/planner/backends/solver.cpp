@@ -67,6 +67,49 @@ std::vector<SolverReport> findSolvers(const SolverChoice& choice) {
 namespace planner {
 namespace {
 
+bool prefersHighs(const SolverChoice& solver) {
+  return solver.kind == SolverKind::kHighs || solver.kind == SolverKind::kAuto;
+}
+
+void appendRows(const SparseModel& from, int first_row, SparseModel& to) {
+  std::vector<Term> terms;
+  for (auto r = static_cast<size_t>(first_row); r < from.row_lower.size(); ++r) {
+    terms.clear();
+    for (int e = from.row_start[r]; e < from.row_start[r + 1]; ++e)
+      terms.push_back({from.index[static_cast<size_t>(e)], from.value[static_cast<size_t>(e)]});
+    to.addRow(terms, from.row_lower[r], from.row_upper[r]);
+  }
+}
+
+// Goes on with Clp, from the start, where the child of another solver is lost.
+class RecoveringLp : public LpSolver {
+ public:
+  RecoveringLp(const SparseModel& model, std::unique_ptr<IsolatedLp> child)
+      : model_(model), child_(std::move(child)) {}
+
+  LpResult solve(double time_limit_seconds) override {
+    const Deadline deadline(time_limit_seconds);
+    if (child_) {
+      LpResult result = child_->solve(time_limit_seconds);
+      if (child_->running()) return result;
+      child_.reset();
+      clp_ = cbc::makeLp(model_);
+    }
+    return deadline.over() ? LpResult{} : clp_->solve(deadline.left());
+  }
+
+  void addRows(const SparseModel& model, int first_row) override {
+    if (!child_) return clp_->addRows(model, first_row);
+    appendRows(model, first_row, model_);
+    child_->addRows(model, first_row);
+  }
+
+ private:
+  SparseModel model_;
+  std::unique_ptr<IsolatedLp> child_;  // null once it is lost
+  std::unique_ptr<LpSolver> clp_;      // null before
+};
+
 MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
   LpResult lp = makeLpSolver(model, options.solver)->solve(options.time_limit_seconds);
   MipResult result;
@@ -82,14 +125,15 @@ MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
 }  // namespace
 
 // Note [Which solver is the fastest]
-// At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes about half of CBC's
-// time for the windows of the local search, and Clp's warm dual simplex about half of HiGHS's for
-// the relaxation with its rounds of added rows. So kAuto takes each where it is the faster, and CBC
-// where no HiGHS is there.
+// At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes half of CBC's time for
+// the windows of the local search, and its dual simplex three quarters of Clp's for a relaxation
+// with its rounds of added rows. So kAuto is HiGHS where that is installed. Gurobi, whose process
+// takes longer to start than most windows take to solve, is for those who ask for it.
 std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver) {
   // A model without columns is solved by its rows' bounds, which cbc.cpp does.
-  if (solver.kind == SolverKind::kHighs && model.numColumns() > 0) {
-    if (auto lp = highs::makeLp(model, solver.highs_library)) return lp;
+  if (prefersHighs(solver) && model.numColumns() > 0) {
+    if (auto lp = highs::makeLp(model, solver.highs_library))
+      return std::make_unique<RecoveringLp>(model, std::move(lp));
   }
   return cbc::makeLp(model);
 }
@@ -101,10 +145,8 @@ MipResult solveMip(const SparseModel& model, const MipOptions& options) {
   if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
   const Deadline deadline(options.time_limit_seconds);
   std::optional<MipResult> result;
-  const SolverKind kind = options.solver.kind;
-  if (kind == SolverKind::kHighs || kind == SolverKind::kAuto)
-    result = highs::solveMip(model, options);
-  if (kind == SolverKind::kGurobi) result = gurobi::solveMip(model, options);
+  if (prefersHighs(options.solver)) result = highs::solveMip(model, options);
+  if (options.solver.kind == SolverKind::kGurobi) result = gurobi::solveMip(model, options);
   if (result) return *result;
   MipOptions rest = options;
   rest.time_limit_seconds = deadline.left();
