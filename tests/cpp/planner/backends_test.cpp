@@ -1,11 +1,14 @@
 // The same programs for every back end: hand-made ones with known optima, and whole solves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <string>
@@ -494,6 +497,33 @@ TEST(Isolated, ARelaxationThatCrashesIsStoppedFromThenOn) {
   EXPECT_EQ(lp->solve(0.5).status, SolverStatus::kStopped);
   lp->addRows(program.model(), 0);
   EXPECT_EQ(lp->solve(5).status, SolverStatus::kStopped);
+}
+
+// The processes that this thread has started.
+std::vector<pid_t> children() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream list("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> found;
+  for (pid_t child = 0; list >> child;) found.push_back(child);
+  return found;
+}
+
+TEST(Isolated, WhereHighsIsLostClpGoesOnWithAllRows) {
+  if (const std::string why_not = whyNot(SolverKind::kHighs); !why_not.empty())
+    GTEST_SKIP() << why_not;
+  Program program = wyndor();
+  const auto lp = makeLpSolver(program.model(), choiceOf(SolverKind::kHighs));
+  EXPECT_NEAR(lp->solve(kSeconds).objective, -36, kTolerance);
+  const std::vector<pid_t> started = children();
+  if (started.empty()) GTEST_SKIP() << "this kernel lists no children";
+  for (const pid_t child : started) kill(child, SIGKILL);
+  const int known = program.model().numRows();
+  program.row({{0, 1}, {1, 1}}, -kInfinity, 7);
+  lp->addRows(program.model(), known);
+  EXPECT_NEAR(lp->solve(kSeconds).objective, -33, kTolerance);  // x = 1, y = 6
+  program.row({{1, 1}}, -kInfinity, 5);
+  lp->addRows(program.model(), known + 1);
+  EXPECT_NEAR(lp->solve(kSeconds).objective, -31, kTolerance);  // x = 2, y = 5
 }
 
 TEST(Isolated, ABranchAndCutThatCrashesHasNoResult) {
