@@ -126,7 +126,7 @@ MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
 
 // Note [Which solver is the fastest]
 // At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes half of CBC's time for
-// the windows of the local search, and its dual simplex three quarters of Clp's for a relaxation
+// the windows of the local search, and its dual simplex five sixths of Clp's for a relaxation
 // with its rounds of added rows. So kAuto is HiGHS where that is installed. Gurobi, whose process
 // takes longer to start than most windows take to solve, is for those who ask for it.
 std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver) {
