@@ -110,7 +110,8 @@ def test_gurobi_that_fails_later_is_one_warning_and_cbc_goes_on(
 ) -> None:
     child = tmp_path / "child.py"
     child.write_text('import sys\nif sys.argv[1:]: print(\'{"version": "1", "limited": true}\')')
-    monkeypatch.setattr(_solvers, "gurobi_command", lambda: [sys.executable, str(child)])
+    for module in (_solvers, _solve):
+        monkeypatch.setattr(module, "gurobi_command", lambda: [sys.executable, str(child)])
     with pytest.warns(poet.SolverWarning, match="CBC goes on") as caught:
         schedule = poet.solve(
             graph=chain_graph(6), ram_budget="70%", solver="gurobi", time_limit_s=20
