@@ -64,6 +64,8 @@ $(VENV)/.poet-tools: $(VENV)/.poet-torch
 	@if pkg-config --exists cbc 2>/dev/null; then \
 	  printf '==> solver: CBC %s of the system\n' "$$(pkg-config --modversion cbc)"; \
 	else printf '==> solver: cbcbox from PyPI (large)\n'; $(PIP) install 'cbcbox>=2.935'; fi
+	$(SAY) "HiGHS, for the tests of its back end"
+	@$(PIP) install 'highsbox>=1.10'
 	@touch $@
 
 # ---- build: poet into the virtual environment ---------------------------------------------------------------------------

@@ -59,6 +59,7 @@ set(poet_core_headers
   methods/moccasin.h
   methods/poet_paper.h
   planner/planner.h
+  planner/solver_choice.h
   schedule/rewritten_graph.h
   schedule/schedule.h
   schedule/simulator.h

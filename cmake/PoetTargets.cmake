@@ -33,6 +33,7 @@ function(poet_add_library name)
   add_library(${name}_static STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${name}>)
   set_target_properties(${name}_static PROPERTIES LINKER_LANGUAGE CXX)
   target_include_directories(${name}_static PUBLIC "${PROJECT_SOURCE_DIR}/csrc")
+  target_link_libraries(${name}_static PUBLIC ${CMAKE_DL_LIBS})
 endfunction()
 
 # The worker process that solves: poet-solver.

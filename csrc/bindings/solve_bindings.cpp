@@ -65,12 +65,18 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            const std::string& worker_path, const py::object& should_stop,
                            const py::object& on_progress, bool recompute, bool paging,
                            bool away_between_steps,
-                           const std::vector<std::shared_ptr<Schedule>>& starts) {
+                           const std::vector<std::shared_ptr<Schedule>>& starts,
+                           const std::string& solver, const std::string& highs_library,
+                           const std::vector<std::string>& gurobi_command,
+                           const py::object& on_trouble) {
   SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
                        .runtime_budget_seconds = runtime_budget_seconds,
                        .minimize = objectiveFromString(minimize),
                        .time_limit_seconds = time_limit_seconds,
                        .threads = threads,
+                       .solver = {.kind = solverKindFromString(solver),
+                                  .highs_library = highs_library,
+                                  .gurobi_command = gurobi_command},
                        .recompute = recompute,
                        .paging = paging,
                        .away_between_steps = away_between_steps};
@@ -85,6 +91,9 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
         [&](const SearchPoint& point) { poll.tell(point); });
   }
   poll.rethrow();
+  if (!on_trouble.is_none()) {
+    for (const std::string& text : options.solver.trouble->texts()) on_trouble(text);
+  }
   py::object result = py::cast(schedule);
   setGraph(result, graph);
   setDevice(result, py::cast(profile));
@@ -173,8 +182,11 @@ void bindSolve(py::module_& m) {
         py::arg("recompute") = SolveOptions{}.recompute, py::arg("paging") = SolveOptions{}.paging,
         py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
         py::arg("starts") = std::vector<std::shared_ptr<Schedule>>(),
+        py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",
+        py::arg("gurobi_command") = std::vector<std::string>(), py::arg("on_trouble") = py::none(),
         "should_stop is called about ten times a second; when it returns true the best plan so far "
-        "is returned. on_progress hears of every better plan and bound (poet.SearchPoint).");
+        "is returned. on_progress hears of every better plan and bound (poet.SearchPoint), "
+        "on_trouble, once the solve is over, why another solver went on.");
 }
 
 }  // namespace poet

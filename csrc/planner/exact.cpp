@@ -32,9 +32,10 @@ bool statesDecide(const Problem& problem, const ExactOptions& options) {
   return !options.replay_seconds_limit || problem.costOfTransfer(1) == 1;
 }
 
-SearchResult solveOnce(const Program& program, const Deadline& deadline, int threads,
-                       const ReplayPlan* start) {
-  Relaxation root = relax(program, {.time_limit_seconds = deadline.left() / 2});
+SearchResult solveOnce(const Program& program, const Deadline& deadline,
+                       const ExactOptions& options, const ReplayPlan* start) {
+  Relaxation root =
+      relax(program, {.time_limit_seconds = deadline.left() / 2, .solver = options.solver});
   if (root.status == SolverStatus::kInfeasible) {
     SearchResult infeasible;
     infeasible.status = SolverStatus::kInfeasible;
@@ -42,7 +43,10 @@ SearchResult solveOnce(const Program& program, const Deadline& deadline, int thr
     return infeasible;
   }
   return searchProgram(program, root,
-                       {.time_limit_seconds = deadline.left(), .threads = threads, .start = start});
+                       {.time_limit_seconds = deadline.left(),
+                        .threads = options.threads,
+                        .start = start,
+                        .solver = options.solver});
 }
 
 class LeastCost {
@@ -92,7 +96,7 @@ class LeastCost {
                            .replay_seconds_limit = options_.replay_seconds_limit,
                            .relaxed = relaxed});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_.threads, start);
+    return solveOnce(program, deadline_, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {
@@ -164,7 +168,7 @@ class LeastPeak {
                            .replay_weight = 0,
                            .excess_weight = 1});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_.threads, start);
+    return solveOnce(program, deadline_, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {
@@ -201,7 +205,8 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   const auto costOf = [&](double scaled) {
     return problem.constant_cost + std::max(0.0, scaled / costPerSecond(problem));
   };
-  Relaxation root = relax(program, {.time_limit_seconds = kRelaxationShare * deadline.left()});
+  Relaxation root = relax(program, {.time_limit_seconds = kRelaxationShare * deadline.left(),
+                                    .solver = options.solver});
   BoundOverAll result;
   if (!root.has_bound) return result;
   result.any = true;
@@ -212,7 +217,8 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   const SearchResult found = searchProgram(program, root,
                                            {.time_limit_seconds = deadline.left(),
                                             .relative_gap = kProofGap,
-                                            .threads = options.threads});
+                                            .threads = options.threads,
+                                            .solver = options.solver});
   const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
   const double bound = none ? best_cost : std::min(costOf(found.bound), best_cost);
   result.bound_cost = std::max(result.bound_cost, bound);

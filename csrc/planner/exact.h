@@ -5,6 +5,7 @@
 
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
+#include "planner/solver_choice.h"
 
 namespace poet::planner {
 
@@ -15,6 +16,7 @@ struct ExactOptions {
   double time_limit_seconds = 10;
   std::optional<double> replay_seconds_limit;
   int threads = 1;
+  SolverChoice solver = {};
 };
 
 // Least cost (in seconds of plain computation) within a budget.

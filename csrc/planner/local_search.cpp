@@ -291,7 +291,8 @@ bool LocalSearch::improveOnce(double time_limit_seconds) {
   const MipResult mip = solveMip(window.model, {.time_limit_seconds = limit,
                                                 .relative_gap = kWindowGap,
                                                 .threads = options_.threads,
-                                                .start = window.start});
+                                                .start = window.start,
+                                                .solver = options_.solver});
   const double used = clock.elapsed();
   if (used < kFast * options_.window_seconds) {
     size_ = std::min(static_cast<size_t>(static_cast<double>(size_) * kGrowth) + 1, point_.size());

@@ -24,6 +24,7 @@ struct LocalSearchOptions {
   double window_seconds = 2;  // per window
   int threads = 1;
   uint64_t seed = 0;
+  SolverChoice solver = {};
 };
 
 class LocalSearch {

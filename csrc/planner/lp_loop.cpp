@@ -31,7 +31,7 @@ class LpLoop {
 
   Relaxation run() {
     result_.model = program_.model();
-    const auto lp = makeLpSolver(result_.model);
+    const auto lp = makeLpSolver(result_.model, options_.solver);
     for (int round = 0; round < kMostRounds; ++round) {
       const LpResult solved = lp->solve(deadline_.left());
       if (solved.status != SolverStatus::kOptimal) {

@@ -25,6 +25,7 @@ struct Relaxation {
 struct RelaxationOptions {
   double time_limit_seconds = 10;
   bool cuts = true;
+  SolverChoice solver = {};
 };
 
 Relaxation relax(const Program& program, const RelaxationOptions& options);

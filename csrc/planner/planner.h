@@ -10,6 +10,7 @@
 #include "device/profile.h"
 #include "graph/export.h"
 #include "graph/graph.h"
+#include "planner/solver_choice.h"
 #include "schedule/schedule.h"
 
 namespace poet {
@@ -19,7 +20,8 @@ struct SolveOptions {
   std::optional<double> runtime_budget_seconds;  // deadline on the makespan
   Objective minimize = Objective::kEnergy;
   double time_limit_seconds = 60;
-  int threads = 1;        // in [1, kMostThreads]
+  int threads = 1;  // in [1, kMostThreads]
+  SolverChoice solver = {};
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):

@@ -29,7 +29,8 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
     const MipResult mip = solveMip(root.model, {.time_limit_seconds = deadline.left(),
                                                 .relative_gap = options.relative_gap,
                                                 .threads = options.threads,
-                                                .start = start});
+                                                .start = start,
+                                                .solver = options.solver});
     if (mip.status == SolverStatus::kInfeasible) {
       result.status = SolverStatus::kInfeasible;
       result.bound = kInfinity;

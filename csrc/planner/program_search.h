@@ -17,6 +17,7 @@ struct SearchOptions {
   // Ends at once where the plan of a relaxed program breaks the budget (its bound is what was
   // wanted).
   const ReplayPlan* start = nullptr;
+  SolverChoice solver = {};
 };
 
 struct SearchResult {

@@ -204,15 +204,17 @@ class PlanSearch {
                                                  .replay_weight = 1});
     relaxation_ =
         relax(*program_, {.time_limit_seconds = std::min(
-                              deadline_.left(), kRelaxationShare * limits_.time_limit_seconds)});
+                              deadline_.left(), kRelaxationShare * limits_.time_limit_seconds),
+                          .solver = limits_.solver});
     if (relaxation_.has_bound && !goal_.least_peak) {
       outcome_.bound_cost =
           problem_.constant_cost + std::max(0.0, relaxation_.objective / costPerSecond(problem_));
     }
-    search_ = std::make_unique<LocalSearch>(
-        *program_, relaxation_,
-        LocalSearchOptions{
-            .window_seconds = kWindowSeconds, .threads = limits_.threads, .seed = seed_});
+    search_ = std::make_unique<LocalSearch>(*program_, relaxation_,
+                                            LocalSearchOptions{.window_seconds = kWindowSeconds,
+                                                               .threads = limits_.threads,
+                                                               .seed = seed_,
+                                                               .solver = limits_.solver});
     stale_ = false;
     whole_tried_ = std::numeric_limits<double>::infinity();
   }
@@ -263,7 +265,8 @@ class PlanSearch {
                            deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
                        .relative_gap = kWholeProgramGap,
                        .threads = limits_.threads,
-                       .start = &start});
+                       .start = &start,
+                       .solver = limits_.solver});
     double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
     if (result.status == SolverStatus::kInfeasible) {
       if (program_->pointOf(start)) return;  // the start is a point: the solver is wrong

@@ -10,6 +10,7 @@
 #include "planner/clock.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
+#include "planner/solver_choice.h"
 
 namespace poet::planner {
 
@@ -36,6 +37,7 @@ struct SearchLimits {
   // Gives up after this long without any plan that keeps the budget.
   double seconds_without_plan = 60;
   int threads = 1;
+  SolverChoice solver = {};
 };
 
 // Hears of every better plan.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "planner/backends/solver.h"
 #include "planner/candidates.h"
 #include "planner/clock.h"
 #include "planner/exact.h"
@@ -142,7 +143,8 @@ class SolveRun {
   ExactOptions exactOptions() const {
     return {.time_limit_seconds = deadline_.left(),
             .replay_seconds_limit = replayLimit(),
-            .threads = options_.threads};
+            .threads = options_.threads,
+            .solver = options_.solver};
   }
 
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
@@ -258,7 +260,8 @@ class SolveRun {
   SearchLimits limits(double seconds_without_plan) const {
     return {.time_limit_seconds = (provable_ ? kShareBeforeProof : 1) * deadline_.left(),
             .seconds_without_plan = seconds_without_plan,
-            .threads = options_.threads};
+            .threads = options_.threads,
+            .solver = options_.solver};
   }
 
   // Of the problem in which nothing is too small to be a choice: below it there is no plan at all.
@@ -332,7 +335,10 @@ class SolveRun {
     schedule.least_ram_op = best_.simulated(problem_, plan).peak_op;
     const char* deadline = options_.runtime_budget_seconds ? " within the runtime budget" : "";
     schedule.message = detail::message(
-        "ram_budget of ", options_.ram_budget_bytes, " bytes cannot be met", deadline, ": ",
+        "ram_budget of ", options_.ram_budget_bytes,
+        schedule.status == Status::kInfeasible ? " bytes cannot be met"
+                                               : " bytes: no plan was found",
+        deadline, ": ",
         proven ? "the least that any schedule needs is " : "the least found so far is ", peak_bytes,
         " bytes, at op ", schedule.least_ram_op.index, name(schedule.least_ram_op));
   }
@@ -414,6 +420,7 @@ Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOpti
                const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress) {
   planner::checkOptions(options);
   for (const Schedule& start : options.starts) start.checkAgainst(graph);
+  planner::checkSolver(options.solver);
   return planner::solveWithAway(graph, profile, options, on_incumbent, on_progress);
 }
 

@@ -104,9 +104,11 @@ void Pager::noteShared(size_t bytes) {
   counters_.trouble = detail::message(
       "a value of ", bytes,
       " bytes, which the plan moves to the store, stays in memory, because a "
-      "NumPy array or another raw reader was given that memory after the plan was made: steps may "
-      "need more than the budget. Read a copy instead (tensor.clone().numpy()), or make the array "
-      "before poet.wrap, and the plan will leave that memory alone.");
+      "NumPy array or another raw reader was given that memory after the plan was made, or "
+      "torch.load made it: steps may need more than the budget. Read a copy instead "
+      "(tensor.clone().numpy()), make the array before poet.wrap, and give a loaded optimizer "
+      "copies "
+      "of its state (tensor.clone()).");
 }
 
 void Pager::adopt(ValueId v, PageCopy copy) {

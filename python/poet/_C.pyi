@@ -262,6 +262,10 @@ def solve_in_worker(
     paging: bool = True,
     away_between_steps: bool = False,
     starts: Sequence[Schedule] = (),
+    solver: str = "auto",
+    highs_library: str = "",
+    gurobi_command: Sequence[str] = (),
+    on_trouble: Callable[[str], object] | None = None,
 ) -> Schedule: ...
 
 # ---- the live runtime (runtime_bindings.cpp) ----

@@ -2,7 +2,7 @@
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
-from poet._enums import ActionKind, NodeKind, Objective, Phase, Status, ValueKind
+from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
     ArgumentError,
     BudgetError,
@@ -13,6 +13,7 @@ from poet._errors import (
     PoetError,
     PoetRuntimeError,
     ScheduleError,
+    SolverWarning,
     StoreError,
     StoreWarning,
 )
@@ -48,6 +49,8 @@ __all__ = [
     "ScheduleError",
     "SearchPoint",
     "Simulation",
+    "Solver",
+    "SolverWarning",
     "Status",
     "StepStats",
     "StoreError",

@@ -18,11 +18,13 @@ import torch
 from poet import _C
 from poet._budgets import format_bytes, format_seconds, machine_ram_bytes
 from poet._cache import Cache, open_cache
-from poet._enums import Status
+from poet._enums import Solver, Status
 from poet._errors import ArgumentError, PoetError
 from poet._memory import MMAP_THRESHOLD_BYTES, other_allocator, users_own_threshold
 from poet._plans import cpu_model
 from poet._solve import solve_on, worker_path
+from poet._solvers import GUROBI_ADVICE, HIGHS_ADVICE, FoundSolver
+from poet._solvers import examine as examine_solvers
 from poet._store import StoreSpeed, known_speed, page_folder, store_speed
 from poet._version_check import check
 
@@ -75,6 +77,7 @@ def examine(options: DoctorOptions) -> list[Finding]:
         _versions,
         _compiler,
         _solver,
+        _back_ends,
         lambda: _pages(options, cache),
         lambda: _cached(cache),
         _processor,
@@ -170,6 +173,26 @@ def _solver() -> Iterator[Finding]:
     text = f"{path}: a small step ended with status {schedule.status}: {schedule.message}"
     advice = "Install poet again; if that does not help, run the program poet-solver by hand."
     yield Finding("solver", "missing", text, advice, figures)
+
+
+def _back_ends() -> Iterator[Finding]:
+    """What `solver=` of poet.solve can name here."""
+    try:
+        found = examine_solvers(worker_path())
+    except PoetError as error:
+        yield Finding("back ends", "missing", "unknown", str(error))
+        return
+    yield from map(_back_end, found)
+
+
+def _back_end(found: FoundSolver) -> Finding:
+    topic = f"solver {found.solver}"
+    figures = {"version": found.version, "why_not": found.why_not}
+    if found.why_not:
+        advice = {Solver.HIGHS: HIGHS_ADVICE, Solver.GUROBI: GUROBI_ADVICE}[found.solver]
+        return Finding(topic, "note", f"not used: {found.why_not}", advice, figures)
+    text = f"{found.version}; {found.note}" if found.note else found.version
+    return Finding(topic, "ok", text, figures=figures)
 
 
 _TINY_LENGTH = 6

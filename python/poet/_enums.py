@@ -63,6 +63,17 @@ class Objective(StrEnum):
     MEMORY = "memory"
 
 
+class Solver(StrEnum):
+    """What solves the planner's programs."""
+
+    __module__ = "poet"
+
+    AUTO = "auto"
+    CBC = "cbc"
+    HIGHS = "highs"
+    GUROBI = "gurobi"
+
+
 class ActionKind(StrEnum):
     """What an action of a schedule does."""
 

@@ -61,6 +61,12 @@ class StoreWarning(UserWarning):
     __module__ = "poet"
 
 
+class SolverWarning(UserWarning):
+    """A solve went on with another solver than the one it was to use; its plan is as good."""
+
+    __module__ = "poet"
+
+
 class CacheWarning(UserWarning):
     """The cache between runs lost an entry, or cannot be used; nothing else changes."""
 

@@ -89,6 +89,11 @@ def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
     return []
 
 
+def shapes_in(things: object) -> tuple[object, ...]:
+    """Shapes and dtypes of the tensors in (nested) arguments of a step."""
+    return tuple((tuple(t.shape), t.dtype) for t in tensors_in(things))
+
+
 @contextmanager
 def optimizer_phases(session: _C.Session) -> Iterator[None]:
     """Tells the session when an optimizer's step begins and ends."""

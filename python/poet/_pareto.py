@@ -35,6 +35,7 @@ def pareto(
     page_dir: str | os.PathLike[str] | None = None,
     time_limit_s: float = 60,
     solve_threads: int = 1,
+    solver: str = "auto",
     cache_dir: str | os.PathLike[str] | bool | None = True,
 ) -> tuple[_C.Schedule, ...]:
     """The trade-off curve: the best schedule for each of several memory budgets.
@@ -55,6 +56,7 @@ def pareto(
         page_dir: likewise.
         time_limit_s: seconds that the whole curve may take.
         solve_threads: as for `poet.solve`.
+        solver: likewise.
         cache_dir: likewise.
 
     Returns:
@@ -87,6 +89,7 @@ def pareto(
             page_dir=page_dir,
             time_limit_s=max(seconds, 0.1),
             solve_threads=solve_threads,
+            solver=solver,
             cache_dir=cache_dir,
             starts=[start for start in starts if start.has_plan],
         )

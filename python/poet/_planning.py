@@ -213,14 +213,12 @@ class StepPlanner:
             return
         self._warned = True
         least = schedule.least_ram_budget
-        advice = (
-            f"The least budget that has a plan is {least} bytes ({format_bytes(least)})."
-            if least
-            else ""
-        )
+        advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
+        if not self._options.paging:
+            advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message} {advice} Training goes on without a plan, "
+            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan, "
             "outside the budget.",
             BudgetWarning,
             stacklevel=6,

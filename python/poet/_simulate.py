@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from poet import _C
+from poet._cache import open_cache
 from poet._errors import ArgumentError
 from poet._results import Simulation
-from poet._solve import as_graph
+from poet._solve import as_graph, with_store
 
 
 def simulate(
@@ -15,6 +16,8 @@ def simulate(
     schedule: _C.Schedule | None = None,
     *,
     platform: str = "host",
+    page_dir: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | bool | None = True,
 ) -> Simulation:
     """Replays a schedule over a graph, op by op, and adds up what it costs.
 
@@ -23,6 +26,10 @@ def simulate(
         schedule: what to do between the ops; None, or a schedule without a plan, for plain
             training.
         platform: name of the device that the step runs on.
+        page_dir: for a schedule that pages, the folder whose speed counts; None for the one that
+            the schedule was made for, else the system's. What was not measured yet is measured,
+            which takes a second.
+        cache_dir: where measured speeds are kept, as for `poet.solve`.
 
     Returns:
         Peak (bytes), time (seconds) and energy (joules) of the step.
@@ -41,4 +48,10 @@ def simulate(
         )
     if not isinstance(platform, str):
         raise ArgumentError(f"platform: expected the name of a device as a str; got {platform!r}.")
-    return _C.simulate(as_graph(graph), schedule, _C.DeviceProfile.by_name(platform))
+    device = _C.DeviceProfile.by_name(platform)
+    if schedule is not None and schedule.page_outs + schedule.page_ins > 0:
+        if page_dir is None and schedule.device is not None and schedule.device.has_store:
+            device = schedule.device
+        elif not device.has_store:
+            device = with_store(device, True, page_dir, open_cache(cache_dir))
+    return _C.simulate(as_graph(graph), schedule, device)

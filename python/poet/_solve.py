@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from poet._budgets import (
     whole_number,
 )
 from poet._cache import Cache, open_cache
-from poet._enums import Objective
-from poet._errors import ArgumentError, PoetRuntimeError
+from poet._enums import Objective, Solver
+from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._progress import SearchBar
 from poet._results import SearchPoint
+from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
 from poet._store import known_speed, page_folder, store_speed
 
 _MOST_THREADS = 1024
@@ -41,6 +43,7 @@ def solve(
     away_between_steps: bool = False,
     time_limit_s: float = 60,
     solve_threads: int = 1,
+    solver: str = "auto",
     cache_dir: str | os.PathLike[str] | bool | None = True,
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
@@ -72,6 +75,9 @@ def solve(
             does.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
+        solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
+            package highsbox or highspy or a shared library of HiGHS is installed; "gurobi", where
+            gurobipy and a licence are. "auto" takes what is fastest of CBC and HiGHS.
         cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
             None. Schedules are not kept there: `Schedule.save` does that.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
@@ -85,22 +91,31 @@ def solve(
         search went.
 
     Raises:
-        ArgumentError: an argument makes no sense, or `page_dir` takes no page file.
+        ArgumentError: an argument makes no sense, `page_dir` takes no page file, or the solver
+            that was named cannot be had.
         FormatError: the file named by `graph` holds no graph.
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
+    Warns:
+        SolverWarning: another solver had to go on, since a program is above the size limit of
+            Gurobi's licence, or Gurobi failed.
+
     The environment variable POET_SOLVER names another solver program than the `poet-solver` that
-    is installed with poet; POET_SOLVER_MEMORY_BYTES limits its address space to so many bytes (half
-    of the machine's memory if it is not set; 0 for no limit).
+    is installed with poet; POET_HIGHS_LIBRARY another library of HiGHS than the one found;
+    POET_SOLVER_MEMORY_BYTES limits the solver's address space to so many bytes (half of the
+    machine's memory if it is not set; 0 for no limit).
 
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """
     recorded = as_graph(graph)
+    chosen = parse_solver(solver)
+    if chosen is not Solver.AUTO:
+        check_solver(chosen, worker_path())
     flag(recompute, "recompute")
     flag(away_between_steps, "away_between_steps")
     device = _C.DeviceProfile.by_name(_text(platform, "platform", "the name of a device"))
-    device = _with_store(device, paging, page_dir, open_cache(cache_dir))
+    device = with_store(device, paging, page_dir, open_cache(cache_dir))
     if ram_budget is None:
         ram_budget_bytes = machine_ram_bytes()
     else:
@@ -127,6 +142,7 @@ def solve(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
         ),
         "starts": _starts(starts),
+        "solver": chosen,
     }
     if not verbose:
         return solve_on(recorded, device, on_progress=on_progress, **asked)
@@ -155,6 +171,7 @@ def solve_on(
     away_between_steps: bool,
     time_limit_s: float,
     solve_threads: int = 1,
+    solver: Solver = Solver.AUTO,
     should_stop: Callable[[], bool] | None = None,
     on_progress: Callable[[SearchPoint], object] | None = None,
     starts: Sequence[_C.Schedule] = (),
@@ -163,7 +180,8 @@ def solve_on(
 
     Once `should_stop` says so, the solver is stopped and the best plan so far returned.
     """
-    return _C.solve_in_worker(
+    trouble: list[str] = []
+    schedule = _C.solve_in_worker(
         graph,
         device,
         ram_budget_bytes=ram_budget_bytes,
@@ -178,7 +196,14 @@ def solve_on(
         should_stop=should_stop,
         on_progress=on_progress,
         starts=starts,
+        solver=str(solver),
+        highs_library=highs_library(),
+        gurobi_command=gurobi_command() if solver is Solver.GUROBI else [],
+        on_trouble=trouble.append,
     )
+    if trouble:
+        warnings.warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning, stacklevel=3)
+    return schedule
 
 
 def plain_cost(
@@ -199,7 +224,7 @@ def _starts(starts: object) -> Sequence[_C.Schedule]:
     raise ArgumentError(f"starts: expected a list of poet.Schedule; got {starts!r}.")
 
 
-def _with_store(
+def with_store(
     device: _C.DeviceProfile, paging: object, page_dir: object, cache: Cache | None
 ) -> _C.DeviceProfile:
     """The device with what was measured of its store, as far as `paging` asks for it."""

@@ -12,6 +12,8 @@ class StepStats:
     Attributes:
         steps: calls so far.
         traced_steps: calls that were recorded from beginning to end.
+        unrecorded_steps: calls that ran as they are, because recording them would tell nothing new:
+            there is no plan for the step, or none yet.
         followed_steps: calls that followed a plan from beginning to end.
         departures: calls that left their plan on the way and went on without one.
         failed_steps: calls that ended in an exception.
@@ -47,6 +49,7 @@ class StepStats:
 
     steps: int
     traced_steps: int
+    unrecorded_steps: int
     followed_steps: int
     departures: int
     failed_steps: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import random
 import sys
 import threading
 import warnings
@@ -30,6 +31,7 @@ from poet._live import (
     end_watching,
     no_ops_error,
     run_step,
+    shapes_in,
     verify_wanted,
 )
 from poet._memory import give_memory_back
@@ -37,6 +39,8 @@ from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
 from poet._stats import StepStats
 from poet._store import page_folder
+
+_LONGEST_REST = 64  # calls
 
 _wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
 
@@ -46,6 +50,43 @@ def _stop_planning() -> None:
     """A thread that came back from the solver when the interpreter ends would abort the process."""
     for step in list(_wrapped):
         step._stop_planning()
+
+
+class _Rest:
+    """Calls that are not recorded while recording tells nothing new.
+
+    Recording costs many times a short step. Where a step has no plan, because there is none within
+    the budget or it is still being solved for, a call is recorded now and then only, and whenever
+    its arguments have other shapes. How many calls lie in between is drawn at random and doubles on
+    average, so that no rhythm of variants hides from it.
+    """
+
+    def __init__(self) -> None:
+        self.shapes: tuple[object, ...] = ()  # of the last call that was recorded or planned
+        self.skipped = 0
+        self._left = 0
+        self._longest = 1
+        self._random = random.Random(0)
+
+    def skips(self, shapes: tuple[object, ...]) -> bool:
+        """Whether this call may go unrecorded."""
+        if shapes != self.shapes:
+            self.end()
+        if self._left == 0:
+            return False
+        self._left -= 1
+        self.skipped += 1
+        return True
+
+    def lengthen(self) -> None:
+        """A recorded call told nothing new."""
+        self._longest = min(2 * self._longest, _LONGEST_REST)
+        self._left = self._random.randint(self._longest // 2, self._longest)
+
+    def end(self) -> None:
+        """Something changed: the next calls count."""
+        self._left = 0
+        self._longest = 1
 
 
 class WrappedStep:
@@ -80,6 +121,7 @@ class WrappedStep:
         self._thread: threading.Thread | None = None
         self._waiting: list[int] = []
         self._error: BaseException | None = None
+        self._rest = _Rest()
         self._closed = False
         _wrapped.add(self)
 
@@ -93,7 +135,11 @@ class WrappedStep:
         if not self._prepared:
             self._prepared = True
             self._planner.prepare()
+        shapes = shapes_in((args, kwargs))
+        if self._session.next_step_is_traced() and self._rest.skips(shapes):
+            return self._step(*args, **kwargs)
         result, report = run_step(self._session, self._step, args, kwargs)
+        self._rest.shapes = shapes
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
         self._note(report)
@@ -118,6 +164,11 @@ class WrappedStep:
             else:
                 self._plan(variant)
                 known = True
+        waits = variant in self._asked or variant in self._planner.schedules
+        if report["mode"] == "traced" and waits and not report["newly_stable"]:
+            self._rest.lengthen()  # nothing new, and no plan
+        elif report["mode"] != "traced" or not waits:
+            self._rest.end()
         if known:  # a plan came into force here, between two steps
             self._session.move_out()
             end_watching(self._session)
@@ -195,7 +246,8 @@ class WrappedStep:
             planning=planning,
             plans_from_cache=self._planner.plans_from_cache,
             message=self._planner.message,
-            **counters,
+            unrecorded_steps=self._rest.skipped,
+            **{**counters, "steps": counters["steps"] + self._rest.skipped},
         )
 
     def wait_for_plan(self, timeout: float | None = None) -> bool:

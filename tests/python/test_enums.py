@@ -12,7 +12,7 @@ import pytest
 import poet
 from poet import _enums
 
-ENUMS = ["Phase", "ValueKind", "Status", "Objective", "ActionKind", "NodeKind"]
+ENUMS = ["Phase", "ValueKind", "Status", "Objective", "Solver", "ActionKind", "NodeKind"]
 
 
 @pytest.mark.parametrize("name", ENUMS)

@@ -14,11 +14,11 @@
 #include <cstdio>
 #include <string>
 
+#include "planner/backends/backend.h"
 #include "planner/backends/isolated.h"
-#include "planner/backends/solver.h"
 #include "planner/clock.h"
 
-namespace poet::planner {
+namespace poet::planner::cbc {
 namespace {
 
 // Tiny models need no preprocessing, and some of them trip CBC's.
@@ -148,19 +148,6 @@ void setStart(Cbc_Model* cbc, const std::vector<double>& start) {
   Cbc_setMIPStartI(cbc, static_cast<int>(start.size()), columns.data(), start.data());
 }
 
-// CBC finds nothing to branch on and then no solution either.
-MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
-  LpResult lp = ClpLp(model).solve(options.time_limit_seconds);
-  MipResult result;
-  result.status = lp.status;
-  result.objective = lp.objective;
-  result.bound = lp.status == SolverStatus::kInfeasible ? kInfinity
-                 : lp.status == SolverStatus::kOptimal  ? lp.objective
-                                                        : -kInfinity;
-  result.x = std::move(lp.x);
-  return result;
-}
-
 struct Settings {
   bool preprocess = true;
   bool cuts = true;
@@ -204,14 +191,11 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
 
 }  // namespace
 
-std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model) {
+std::unique_ptr<LpSolver> makeLp(const SparseModel& model) {
   return std::make_unique<ClpLp>(model);
 }
 
 MipResult solveMip(const SparseModel& model, const MipOptions& options) {
-  const bool any_integer =
-      std::find(model.integer.begin(), model.integer.end(), 1) != model.integer.end();
-  if (model.numRows() == 0 || !any_integer) return solveContinuous(model, options);
   const bool small = model.numColumns() <= kMostColumnsWithoutPreprocessing;
   // Where one way crashes another mostly does not.
   const Deadline deadline(options.time_limit_seconds);
@@ -227,9 +211,6 @@ MipResult solveMip(const SparseModel& model, const MipOptions& options) {
   return MipResult{};
 }
 
-const char* solverName() {
-  static const std::string name = std::string("CBC ") + Cbc_getVersion();
-  return name.c_str();
-}
+std::string version() { return Cbc_getVersion(); }
 
-}  // namespace poet::planner
+}  // namespace poet::planner::cbc

@@ -1,126 +1,162 @@
 #include "planner/backends/isolated.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <csignal>
 #include <cstdint>
-#include <cstring>
-#include <exception>
-#include <string>
+#include <vector>
 
+#include "planner/backends/child.h"
 #include "planner/clock.h"
 
 namespace poet::planner {
 namespace {
 
-constexpr double kLongestPollSeconds = 3600;
-
-struct Header {
+struct MipHeader {
   int32_t status = 0;
   double objective = 0;
   double bound = 0;
   uint64_t columns = 0;
 };
 
-bool writeAll(int pipe, const void* data, size_t size) {
-  const char* bytes = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t n = write(pipe, bytes, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes += n;
-    size -= static_cast<size_t>(n);
-  }
-  return true;
+struct LpHeader {
+  int32_t status = 0;
+  double objective = 0;
+  uint64_t columns = 0;
+};
+
+// What the parent of an LpSolver asks for: a solve, or rows that follow.
+struct LpRequest {
+  double time_limit_seconds = 0;
+  uint64_t rows = 0;  // 0: solve
+  uint64_t entries = 0;
+};
+
+template <class T>
+size_t sizeOf(const std::vector<T>& values) {
+  return values.size() * sizeof(T);
 }
 
-[[noreturn]] void runChild(int pipe, pid_t parent, const std::function<MipResult()>& solve) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);
-  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(signal, SIG_DFL);
-  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (null >= 0) {  // CBC chatters, and says why it aborts
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-  }
-  try {
-    const MipResult result = solve();
-    const Header header{.status = static_cast<int32_t>(result.status),
+// ---- in the child ----
+
+void sendResult(int socket, const LpResult& result) {
+  const LpHeader header{.status = static_cast<int32_t>(result.status),
                         .objective = result.objective,
-                        .bound = result.bound,
                         .columns = result.x.size()};
-    const bool sent = writeAll(pipe, &header, sizeof header) &&
-                      writeAll(pipe, result.x.data(), result.x.size() * sizeof(double));
-    _exit(sent ? 0 : 1);
-  } catch (const std::exception&) {
-    _exit(1);
+  writeAll(socket, &header, sizeof header);
+  writeAll(socket, result.x.data(), sizeOf(result.x));
+  writeAll(socket, result.reduced.data(), sizeOf(result.reduced));
+}
+
+// The rows alone, as a model that has no columns: what LpSolver::addRows reads of one.
+bool readRows(int socket, const LpRequest& request, SparseModel& model) {
+  model.row_lower.resize(request.rows);
+  model.row_upper.resize(request.rows);
+  model.row_start.resize(request.rows + 1);
+  model.index.resize(request.entries);
+  model.value.resize(request.entries);
+  return readAll(socket, model.row_lower.data(), sizeOf(model.row_lower)) &&
+         readAll(socket, model.row_upper.data(), sizeOf(model.row_upper)) &&
+         readAll(socket, model.row_start.data(), sizeOf(model.row_start)) &&
+         readAll(socket, model.index.data(), sizeOf(model.index)) &&
+         readAll(socket, model.value.data(), sizeOf(model.value));
+}
+
+void serve(int socket, LpSolver& lp) {
+  LpRequest request;
+  while (readAll(socket, &request, sizeof request)) {
+    if (request.rows == 0) {
+      sendResult(socket, lp.solve(request.time_limit_seconds));
+      continue;
+    }
+    SparseModel rows;
+    if (!readRows(socket, request, rows)) return;
+    lp.addRows(rows, 0);
   }
 }
 
-// Everything that the child writes until it closes the pipe or its time is over.
-std::string readUntil(int pipe, const Deadline& deadline) {
-  std::string bytes;
-  std::array<char, 65536> chunk;
-  while (!deadline.over()) {
-    pollfd waiting{.fd = pipe, .events = POLLIN, .revents = 0};
-    // A limit of years does not fit into poll's milliseconds.
-    const double seconds = std::min(deadline.left(), kLongestPollSeconds);
-    const int ready = poll(&waiting, 1, static_cast<int>(seconds * 1000) + 1);
-    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    if (ready < 0) break;
-    const ssize_t n = read(pipe, chunk.data(), chunk.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    bytes.append(chunk.data(), static_cast<size_t>(n));
-  }
-  return bytes;
-}
+// ---- in the parent ----
 
-std::optional<MipResult> decode(const std::string& bytes) {
-  Header header;
-  if (bytes.size() < sizeof header) return std::nullopt;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (bytes.size() != sizeof header + header.columns * sizeof(double)) return std::nullopt;
-  MipResult result;
-  result.status = static_cast<SolverStatus>(header.status);
-  result.objective = header.objective;
-  result.bound = header.bound;
-  result.x.resize(header.columns);
-  // An empty vector's data() may be null, which memcpy does not take.
-  if (header.columns > 0) {
-    std::memcpy(result.x.data(), bytes.data() + sizeof header, header.columns * sizeof(double));
+class ChildLp : public IsolatedLp {
+ public:
+  explicit ChildLp(const std::function<std::unique_ptr<LpSolver>()>& make)
+      : child_([&](int socket) {
+          if (const auto lp = make()) serve(socket, *lp);
+        }) {}
+
+  bool running() const override { return child_.running(); }
+
+  LpResult solve(double time_limit_seconds) override {
+    const Deadline deadline(time_limit_seconds + kOverrunSeconds);
+    const LpRequest request{.time_limit_seconds = time_limit_seconds};
+    LpHeader header;
+    if (!child_.send(&request, sizeof request, deadline) ||
+        !child_.receive(&header, sizeof header, deadline)) {
+      return {};
+    }
+    LpResult result;
+    result.x.resize(header.columns);
+    result.reduced.resize(header.columns);
+    if (!child_.receive(result.x.data(), sizeOf(result.x), deadline) ||
+        !child_.receive(result.reduced.data(), sizeOf(result.reduced), deadline)) {
+      return {};
+    }
+    result.status = static_cast<SolverStatus>(header.status);
+    result.objective = header.objective;
+    return result;
   }
-  return result;
-}
+
+  void addRows(const SparseModel& model, int first_row) override {
+    if (first_row >= model.numRows()) return;
+    const auto first = static_cast<size_t>(first_row);
+    const int begin = model.row_start[first];
+    std::vector<int> start(model.row_start.begin() + first_row, model.row_start.end());
+    for (int& s : start) s -= begin;
+    const LpRequest request{.rows = model.row_lower.size() - first,
+                            .entries = model.index.size() - static_cast<size_t>(begin)};
+    const Deadline deadline(kSendSeconds);
+    const auto send = [&](const void* data, size_t size) {
+      return child_.send(data, size, deadline);
+    };
+    // Where one of them fails, so will the next solve.
+    (void)(send(&request, sizeof request) &&
+           send(model.row_lower.data() + first, request.rows * sizeof(double)) &&
+           send(model.row_upper.data() + first, request.rows * sizeof(double)) &&
+           send(start.data(), sizeOf(start)) &&
+           send(model.index.data() + begin, request.entries * sizeof(int)) &&
+           send(model.value.data() + begin, request.entries * sizeof(double)));
+  }
+
+ private:
+  static constexpr double kSendSeconds = 10;  // a child that takes in no rows for so long hangs
+
+  Child child_;
+};
 
 }  // namespace
 
 std::optional<MipResult> solveInChild(double time_limit_seconds,
                                       const std::function<MipResult()>& solve) {
-  std::array<int, 2> pipe{};
-  if (pipe2(pipe.data(), O_CLOEXEC) != 0) return std::nullopt;
   const Deadline deadline(time_limit_seconds + kOverrunSeconds);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child == 0) runChild(pipe[1], parent, solve);
-  close(pipe[1]);
-  if (child < 0) {
-    close(pipe[0]);
-    return std::nullopt;
-  }
-  const std::string bytes = readUntil(pipe[0], deadline);
-  close(pipe[0]);
-  kill(child, SIGKILL);  // no effect where it has ended
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  return decode(bytes);
+  Child child([&](int socket) {
+    const MipResult result = solve();
+    const MipHeader header{.status = static_cast<int32_t>(result.status),
+                           .objective = result.objective,
+                           .bound = result.bound,
+                           .columns = result.x.size()};
+    writeAll(socket, &header, sizeof header);
+    writeAll(socket, result.x.data(), sizeOf(result.x));
+  });
+  MipHeader header;
+  if (!child.receive(&header, sizeof header, deadline)) return std::nullopt;
+  MipResult result;
+  result.status = static_cast<SolverStatus>(header.status);
+  result.objective = header.objective;
+  result.bound = header.bound;
+  result.x.resize(header.columns);
+  if (!child.receive(result.x.data(), sizeOf(result.x), deadline)) return std::nullopt;
+  return result;
+}
+
+std::unique_ptr<IsolatedLp> lpInChild(const std::function<std::unique_ptr<LpSolver>()>& make) {
+  return std::make_unique<ChildLp>(make);
 }
 
 }  // namespace poet::planner

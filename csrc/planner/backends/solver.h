@@ -1,15 +1,17 @@
-// What the planner asks of a solver. A back end is one .cpp that implements makeLpSolver() and
-// solveMip(); solver headers appear nowhere else.
+// What the planner asks of a solver. solver.cpp hands it to a back end (backend.h); solver headers
+// appear in those alone.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "planner/solver_choice.h"
 #include "planner/sparse_model.h"
 
 namespace poet::planner {
 
-// kStopped: out of time, or gave up; a solution may be at hand all the same (MipResult::x).
+// kStopped: out of time, unbounded, or gave up; a solution may be at hand all the same
+// (MipResult::x).
 enum class SolverStatus { kOptimal, kInfeasible, kStopped };
 
 struct LpResult {
@@ -35,6 +37,7 @@ struct MipOptions {
   double absolute_gap = 0;     // likewise, in the objective's unit
   int threads = 1;
   std::vector<double> start = {};  // a feasible point, by column; may be empty
+  SolverChoice solver = {};
 };
 
 struct MipResult {
@@ -44,8 +47,12 @@ struct MipResult {
   std::vector<double> x;  // best solution found; empty where none
 };
 
-std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model);
+// Neither throws for a solver that is missing or fails: CBC goes on, and SolverChoice::trouble says
+// why.
+std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver = {});
 MipResult solveMip(const SparseModel& model, const MipOptions& options);
-const char* solverName();  // "CBC 2.10.8"
+
+// Throws ArgumentError where a solver is asked for by name that this process cannot load.
+void checkSolver(const SolverChoice& solver);
 
 }  // namespace poet::planner

@@ -17,11 +17,18 @@ constexpr size_t kLengthBytes = 8;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kLengthBytes;
 constexpr uint64_t kLongestPayload = uint64_t{1} << 32;
 
+Json toJson(const SolverChoice& solver) {
+  return {{"kind", toString(solver.kind)},
+          {"highs_library", solver.highs_library},
+          {"gurobi_command", solver.gurobi_command}};
+}
+
 Json toJson(const SolveOptions& options) {
   Json json = {{"ram_budget_bytes", options.ram_budget_bytes},
                {"minimize", toString(options.minimize)},
                {"time_limit_seconds", options.time_limit_seconds},
                {"threads", options.threads},
+               {"solver", toJson(options.solver)},
                {"recompute", options.recompute},
                {"paging", options.paging},
                {"away_between_steps", options.away_between_steps}};
@@ -31,6 +38,18 @@ Json toJson(const SolveOptions& options) {
   return json;
 }
 
+SolverChoice readSolver(const Json& json) {
+  json::ObjectReader in(json, "request.options.solver");
+  SolverChoice solver;
+  solver.kind = solverKindFromString(in.text("kind"));
+  solver.highs_library = in.text("highs_library");
+  const std::string where = in.path("gurobi_command");
+  for (const Json& word : json::asList(in.require("gurobi_command"), where))
+    solver.gurobi_command.push_back(json::asText(word, where));
+  in.finish();
+  return solver;
+}
+
 SolveOptions readOptions(const Json& json) {
   json::ObjectReader in(json, "request.options");
   SolveOptions options;
@@ -38,6 +57,7 @@ SolveOptions readOptions(const Json& json) {
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
   options.threads = static_cast<int>(in.integer("threads", 1, SolveOptions::kMostThreads));
+  options.solver = readSolver(in.require("solver"));
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);

@@ -17,6 +17,7 @@ enum class FrameKind : char {
   kRequest = 'Q',    // parent -> worker, once
   kIncumbent = 'I',  // worker -> parent, any number of times: a schedule with a better plan
   kProgress = 'P',   // worker -> parent, any number of times: a better plan's value, or a bound
+  kTrouble = 'T',    // worker -> parent, before the last frame: a text of SolverTrouble
   kResult = 'R',     // worker -> parent, the last frame: a schedule
   kError = 'E',      // worker -> parent, the last frame: why there is no result, as text
 };

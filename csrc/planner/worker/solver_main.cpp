@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kHelp =
     "poet-solver --graph FILE --ram-budget BYTES [options]\n"
     "Plans the graph in FILE and prints what was found.\n"
+    "poet-solver --solvers [FILE]: the solvers that can be used, HiGHS from the library FILE.\n"
     "  --ram-budget BYTES     bytes that may be resident at once\n"
     "  --runtime-budget SEC   deadline on the makespan, in seconds (none)\n"
     "  --minimize WHAT        energy, time or memory (energy)\n"
@@ -28,6 +29,9 @@ constexpr const char* kHelp =
     "  --python PROGRAM       interpreter with ortools, for moccasin (python3)\n"
     "  --intervals C          retention intervals a value, for moccasin (2)\n"
     "  --paging yes|no        whether plans may page, where the device has a store (yes)\n"
+    "  --solver NAME          auto, cbc, highs or gurobi (auto)\n"
+    "  --highs-library FILE   HiGHS's shared library ($POET_HIGHS_LIBRARY, or the system's)\n"
+    "  --gurobi-command WORD  starts Gurobi's child process; once for each word\n"
     "  --out FILE             saves the schedule\n";
 
 struct Arguments {
@@ -70,6 +74,12 @@ Arguments parse(int argc, char** argv) {
       arguments.profile = value;
     else if (name == "--paging")
       arguments.options.paging = std::strcmp(value, "no") != 0;
+    else if (name == "--solver")
+      arguments.options.solver.kind = poet::solverKindFromString(value);
+    else if (name == "--highs-library")
+      arguments.options.solver.highs_library = value;
+    else if (name == "--gurobi-command")
+      arguments.options.solver.gurobi_command.emplace_back(value);
     else {
       std::fprintf(stderr, "poet-solver: unknown option %s\n%s", name.c_str(), kHelp);
       std::exit(2);
@@ -96,12 +106,27 @@ poet::Schedule solve(const poet::Graph& graph, const poet::DeviceProfile& profil
   });
 }
 
+// NAME, a tab, the version, a tab, why it cannot be used.
+void listSolvers(const char* highs_library) {
+  poet::SolverChoice choice;
+  choice.highs_library = highs_library;
+  for (const poet::SolverReport& report : poet::findSolvers(choice)) {
+    std::printf("%s\t%s\t%s\n", std::string(toString(report.kind)).c_str(), report.version.c_str(),
+                report.why_not.c_str());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   // poet-solver --worker SOCKET PARENT: how solveInWorker starts it.
   if (argc == 4 && std::strcmp(argv[1], "--worker") == 0) {
     return poet::planner::workerMain(std::atoi(argv[2]), static_cast<pid_t>(std::atol(argv[3])));
+  }
+  // poet-solver --solvers [LIBRARY]: a line for each back end.
+  if (argc >= 2 && std::strcmp(argv[1], "--solvers") == 0) {
+    listSolvers(argc > 2 ? argv[2] : "");
+    return 0;
   }
   const Arguments arguments = parse(argc, argv);
   const poet::Graph graph = poet::Graph::load(arguments.graph);
@@ -116,6 +141,8 @@ int main(int argc, char** argv) try {
               s.bound_scope.c_str(), s.solve_seconds, s.message.c_str());
   if (s.least_ram_budget)
     std::printf("least budget %lld B\n", static_cast<long long>(*s.least_ram_budget));
+  for (const std::string& text : arguments.options.solver.trouble->texts())
+    std::printf("%s\n", text.c_str());
   if (!arguments.out.empty()) s.save(arguments.out);
   return 0;
 } catch (const std::exception& error) {

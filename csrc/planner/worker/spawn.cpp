@@ -212,6 +212,9 @@ class Conversation {
         history_.back().seconds = now() - start_;
         if (on_progress_) on_progress_(history_.back());
         return;
+      case FrameKind::kTrouble:
+        options_.solver.trouble->add(frame.payload);
+        return;
       case FrameKind::kResult:
         result_ = checked(frame.payload);
         ended_ = true;

@@ -1,5 +1,6 @@
 #include "planner/worker/worker.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -124,6 +125,7 @@ int workerMain(int socket, pid_t parent) {
   dieWith(parent);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C goes to the whole terminal; the parent decides
   closeAbove(socket);
+  fcntl(socket, F_SETFD, FD_CLOEXEC);  // a solver in another program keeps none of it
   std::string error;
   try {
     limitMemory();
@@ -136,6 +138,8 @@ int workerMain(int socket, pid_t parent) {
     };
     const Schedule result =
         solve(request.graph, request.profile, request.options, stream, progress);
+    for (const std::string& text : request.options.solver.trouble->texts())
+      sendAll(socket, encodeFrame(FrameKind::kTrouble, text));
     sendAll(socket, encodeFrame(FrameKind::kResult, result.toJson()));
     return EXIT_SUCCESS;
   } catch (const std::bad_alloc&) {
