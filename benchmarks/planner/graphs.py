@@ -77,7 +77,7 @@ def _trace(name: str, path: Path, meta: Path) -> None:
         total = torch.zeros(())
         for chunk in zip(*(tensor.chunk(count) for tensor in tensors), strict=True):
             loss = parts.loss(training.model, *chunk) / count
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 

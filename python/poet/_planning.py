@@ -214,7 +214,7 @@ class StepPlanner:
         self._warned = True
         least = schedule.least_ram_budget
         advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
-        if not self._options.paging:
+        if self._page_folder is None:
             advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "

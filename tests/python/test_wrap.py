@@ -432,3 +432,38 @@ def test_a_plan_of_another_graph_is_refused(budget: int) -> None:
     other = poet.trace(lambda: torch.ones(5).exp())
     with pytest.raises(poet.ScheduleError, match=other.signature):
         schedule.check_against(other)
+
+
+# ---- steps without a plan are not recorded for ever
+
+
+def _calls(step: poet.WrappedStep, model: _Model, count: int) -> list[torch.Tensor]:
+    return [step(model.x, model.y) for _ in range(count)]
+
+
+def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
+    plain_model, model = _Model(), _Model()
+    torch.manual_seed(1)
+    wanted = [plain_model.step(plain_model.x, plain_model.y) for _ in range(60)]
+    step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
+    torch.manual_seed(1)
+    with pytest.warns(poet.BudgetWarning, match="no plan within"):
+        got = _calls(step, model, 60)
+    assert [a.item() for a in got] == [b.item() for b in wanted]
+    wanted_state, got_state = plain_model.state(), model.state()
+    del wanted_state["generator"], got_state["generator"]  # of the process: the second went on
+    assert not differences(wanted_state, got_state)
+    stats = step.stats
+    assert stats.steps == 60
+    assert stats.traced_steps + stats.unrecorded_steps == 60
+    assert stats.traced_steps < 20
+
+
+def test_other_shapes_are_recorded_at_once() -> None:
+    model = _Model()
+    step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
+    with pytest.warns(poet.BudgetWarning, match="no plan within"):
+        _calls(step, model, 40)
+    before = step.stats.traced_steps
+    step(model.x[:64], model.y[:64])
+    assert step.stats.traced_steps == before + 1
