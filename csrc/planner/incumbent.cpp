@@ -83,8 +83,12 @@ void Incumbent::setBound(double bound, const std::string& scope) {
 }
 
 void Incumbent::setBoundValue(double bound, const std::string& scope) {
-  std::optional<double>& known = scope == "all" ? all_bound_ : candidates_bound_;
-  known = known ? std::max(*known, bound) : bound;
+  if (scope == "all") {
+    all_bound_ = std::max(all_bound_.value_or(bound), bound);
+  } else {
+    candidates_bound_ =
+        bound;  // over those that were tried last: more of them have less of a bound
+  }
   tellProgress();
 }
 

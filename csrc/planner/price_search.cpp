@@ -17,8 +17,8 @@ namespace {
 constexpr double kTimePrices[] = {0.3, 0.1, 0.03, 1};
 constexpr double kEnergyPrices[] = {0, 0.3, 0.1, 1};
 constexpr size_t kLaxPrice = 2;          // where no plan keeps the deadline yet
-constexpr double kShareOfFirst = 0.35;   // of the time limit: the price of the best bound
-constexpr double kSharePerPrice = 0.07;  // likewise, of the others
+constexpr double kShareOfFirst = 0.45;   // of the time limit: the price of the best bound
+constexpr double kSharePerPrice = 0.06;  // likewise, of the others
 constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price
 constexpr double kCloseEnough = 2e-5;    // (value - bound) / value
 // Around the best plan: short and cold, so that a walk stays near it.
@@ -85,6 +85,7 @@ class PriceSearch {
     limits.time_limit_seconds = std::min(seconds, deadline_.left());
     limits.seconds_without_plan =
         std::max(0.0, input_.limits.seconds_without_plan - deadline_.elapsed());
+    limits.bound_first = price == 0 && bounds_.empty();
     SearchGoal goal = input_.goal;
     goal.replay_seconds_limit = replayLimit(price);
     std::vector<ReplayPlan> starts = starts_;
@@ -93,9 +94,10 @@ class PriceSearch {
         searchPlan(problem, goal, limits, starts,
                    [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
-      best_.setBoundValue(
-          boundWithOverlap(problem, input_.profile, input_.options.objective, outcome.bound_cost),
-          "candidates");
+      bounds_.resize(problems_.size(), 0);
+      bounds_[price] =
+          boundWithOverlap(problem, input_.profile, input_.options.objective, outcome.bound_cost);
+      best_.setBoundValue(*std::max_element(bounds_.begin(), bounds_.end()), "candidates");
     }
     return outcome;
   }
@@ -127,6 +129,7 @@ class PriceSearch {
   Incumbent& best_;
   const Deadline deadline_;
   const std::span<const double> prices_;
+  std::vector<double> bounds_;                      // by price, of its last search
   std::vector<std::unique_ptr<Problem>> problems_;  // by price
 };
 

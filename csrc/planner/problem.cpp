@@ -11,7 +11,7 @@ namespace poet::planner {
 namespace {
 
 constexpr int64_t kLargestSmallBytes = 16 * 1024;
-constexpr int64_t kMostOpsWithoutSmall = 400;
+constexpr int64_t kMostOpsWithoutSmall = 200;
 constexpr int64_t kSmallShareOfPeak = 10000;
 
 size_t at(OpId op) { return static_cast<size_t>(op.index); }

@@ -24,14 +24,17 @@ constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
 // it.
-constexpr int64_t kFirstBurst = 300000;
+constexpr int64_t kFirstBurst = 300000;          // at most ...
+constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of the time limit
 constexpr int64_t kBurst = 1000000;
 constexpr double kHot = 3, kCold = 0.15;
 constexpr double kRoundUp = 0.35;
 // The program.
 constexpr int kAncestors = 12;
+constexpr int kWidening = 3, kMostAncestors = 100;
+constexpr int kMostColumnsToWiden = 30000;
 constexpr int kNear = 2;
-constexpr double kRelaxationShare = 0.35;  // of the time limit
+constexpr double kRelaxationShare = 0.5;  // of the time limit
 constexpr double kWindowSeconds = 2;
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
@@ -60,26 +63,47 @@ class PlanSearch {
   SearchOutcome run(const std::vector<ReplayPlan>& starts) {
     for (const ReplayPlan& start : starts) consider(start);
     greedyStarts();
+    if (limits_.bound_first && !finished()) rebuildProgram();
     if (problem_.pages()) annealWithoutPages();
-    annealOnce(kFirstBurst, kHot);
-    annealOnce(kFirstBurst, kCold);
-    while (!finished()) {
+    annealOnce(firstBurst(), kHot);
+    annealOnce(firstBurst(), kCold);
+    while (!done()) {
       if (!program_ || stale_) {
         rebuildProgram();
         annealFromRelaxation();
       }
-      if (finished()) break;
+      if (done()) break;
       solveWholeProgram();
-      if (finished()) break;
+      if (done()) break;
       solveWindows();
-      if (finished()) break;
+      if (done()) break;
       annealOnce(kBurst, turn_ % 2 == 0 ? kHot : kCold);
       ++turn_;
     }
+    outcome_.bound_cost = std::max(outcome_.bound_cost, narrow_bound_);
     return std::move(outcome_);
   }
 
  private:
+  bool done() { return finished() && !widen(); }
+
+  // The best plan attains the bound over its candidates: others may hold a better one.
+  bool widen() {
+    if (goal_.least_peak || !outcome_.best || !isClose() || deadline_.over() || !program_ ||
+        ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden)
+      return false;
+    ancestors_ *= kWidening;
+    narrow_bound_ = 0;
+    if (outcome_.bound_cost > problem_.constant_cost) narrow_bound_ = outcome_.bound_cost;
+    outcome_.bound_cost = 0;
+    stale_ = true;
+    return true;
+  }
+
+  bool isClose() const {
+    return outcome_.best_cost - outcome_.bound_cost <= replayCost(kCloseEnough);
+  }
+
   double replayCost(double share) const { return share * std::max(problem_.plain_seconds, 1e-12); }
 
   bool keepsDeadline(double seconds) const {
@@ -119,9 +143,7 @@ class PlanSearch {
         outcome_.best_peak_bytes <= std::max(goal_.budget_bytes, goal_.enough_bytes))
       return true;
     if (!outcome_.best && deadline_.elapsed() > limits_.seconds_without_plan) return true;
-    if (outcome_.best && !goal_.least_peak &&
-        outcome_.best_cost - outcome_.bound_cost <= replayCost(kCloseEnough))
-      return true;
+    if (outcome_.best && !goal_.least_peak && isClose()) return true;
     if (turn_ < 2) return false;
     if (!outcome_.best) return false;
     return deadline_.elapsed() - last_progress_ >
@@ -157,15 +179,21 @@ class PlanSearch {
     return best - std::max<int64_t>(1, gap >> (2 + turn_ % 4));
   }
 
+  // The relaxation is to have its share of a short search too.
+  int64_t firstBurst() const {
+    return std::min(kFirstBurst,
+                    static_cast<int64_t>(kFirstBurstPerSecond * limits_.time_limit_seconds));
+  }
+
   void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
 
   // Page-ins double the moves, and a good mix is often a good plan of recomputes with a few of
   // them.
   void annealWithoutPages() {
-    annealFrom(problem_.leastPlan(), kFirstBurst, kHot, /*pages=*/false);
+    annealFrom(problem_.leastPlan(), firstBurst(), kHot, /*pages=*/false);
     if (extra_.empty()) return;
     const ReplayPlan found = extra_.back();
-    annealFrom(found, kFirstBurst, kCold, /*pages=*/false);
+    annealFrom(found, firstBurst(), kCold, /*pages=*/false);
   }
 
   void annealFrom(const ReplayPlan& start, int64_t moves, double hottest, bool pages = true) {
@@ -193,7 +221,7 @@ class PlanSearch {
   }
 
   void rebuildProgram() {
-    Candidates candidates = ancestorCandidates(problem_, kAncestors, kNear);
+    Candidates candidates = ancestorCandidates(problem_, ancestors_, kNear);
     for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
     include(problem_, current(), candidates);
     search_.reset();
@@ -207,6 +235,7 @@ class PlanSearch {
                               deadline_.left(), kRelaxationShare * limits_.time_limit_seconds),
                           .solver = limits_.solver});
     if (relaxation_.has_bound && !goal_.least_peak) {
+      narrow_bound_ = 0;
       outcome_.bound_cost =
           problem_.constant_cost + std::max(0.0, relaxation_.objective / costPerSecond(problem_));
     }
@@ -231,7 +260,7 @@ class PlanSearch {
     }
     ReplayPlan plan = program_->planOf(x);
     dropUselessReplays(problem_, plan);
-    annealFrom(plan, kFirstBurst, kCold);
+    annealFrom(plan, firstBurst(), kCold);
     stale_ = false;  // the next program may have its candidates: this one is still good
   }
 
@@ -290,6 +319,8 @@ class PlanSearch {
   double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
   uint64_t seed_ = 0;
   int turn_ = 0;
+  int ancestors_ = kAncestors;
+  double narrow_bound_ = 0;  // over fewer candidates, while there is none over the present ones
   double last_progress_ = 0;
 };
 

@@ -36,6 +36,7 @@ struct SearchLimits {
   double time_limit_seconds = 60;
   // Gives up after this long without any plan that keeps the budget.
   double seconds_without_plan = 60;
+  bool bound_first = false;  // relaxes before it anneals: a short search has a bound, too
   int threads = 1;
   SolverChoice solver = {};
 };
