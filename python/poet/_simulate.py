@@ -26,9 +26,9 @@ def simulate(
         schedule: what to do between the ops; None, or a schedule without a plan, for plain
             training.
         platform: name of the device that the step runs on.
-        page_dir: for a schedule that pages, the folder whose speed counts; None for the one that
-            the schedule was made for, else the system's. What was not measured yet is measured,
-            which takes a second.
+        page_dir: for a schedule that pages, the folder whose speed counts, which is measured in a
+            second if it is not known yet; None for the device that the schedule was solved for
+            (a schedule from a file knows none).
         cache_dir: where measured speeds are kept, as for `poet.solve`.
 
     Returns:
@@ -49,9 +49,8 @@ def simulate(
     if not isinstance(platform, str):
         raise ArgumentError(f"platform: expected the name of a device as a str; got {platform!r}.")
     device = _C.DeviceProfile.by_name(platform)
-    if schedule is not None and schedule.page_outs + schedule.page_ins > 0:
-        if page_dir is None and schedule.device is not None and schedule.device.has_store:
-            device = schedule.device
-        elif not device.has_store:
-            device = with_store(device, True, page_dir, open_cache(cache_dir))
+    if page_dir is not None:
+        device = with_store(device, True, page_dir, open_cache(cache_dir))
+    elif schedule is not None and schedule.device is not None and schedule.device.has_store:
+        device = schedule.device
     return _C.simulate(as_graph(graph), schedule, device)

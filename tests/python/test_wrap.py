@@ -335,7 +335,7 @@ def test_a_budget_below_the_least_is_said_once_and_training_goes_on() -> None:
     losses, state = _plain(6)
     model = _Model()
     step = _wrapped(model, 1 << 16)
-    with pytest.warns(poet.BudgetWarning, match="least budget that has a plan"):
+    with pytest.warns(poet.BudgetWarning, match="Give it .* or more"):
         trained = _train(step, model, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", poet.BudgetWarning)
