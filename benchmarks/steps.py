@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 Batch = tuple[Tensor, ...]
+Batches = Callable[[torch.Generator], Iterator[Batch]]  # endless
+
+VOCABULARY = 2000
 
 
 def _cross_entropy(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -47,7 +50,7 @@ class Architecture:
 
     build: Callable[[], nn.Module]
     checkpoint: Callable[[nn.Module], None]
-    batches: Callable[[torch.Generator], Iterator[Batch]]
+    batches: Batches
     loss: Callable[..., Tensor] = _cross_entropy
 
 
@@ -72,21 +75,26 @@ def _checkpoint_residual_blocks(model: nn.Module) -> None:
             checkpoint_block(block)
 
 
-def _images(generator: torch.Generator) -> Iterator[Batch]:
-    while True:
-        images = torch.randn(32, 3, 32, 32, generator=generator)
-        yield images, torch.randint(0, 10, (32,), generator=generator)
+def images(batch: int, *shape: int) -> Batches:
+    """Random images of that shape (channels first) with one of ten classes each."""
+
+    def batches(generator: torch.Generator) -> Iterator[Batch]:
+        while True:
+            pixels = torch.randn(batch, *shape, generator=generator)
+            yield pixels, torch.randint(0, 10, (batch,), generator=generator)
+
+    return batches
 
 
-def gpt2() -> nn.Module:
-    """Hugging Face's GPT-2 with six layers of 256, its dropout on."""
+def gpt2(layers: int = 6, width: int = 256, heads: int = 8) -> nn.Module:
+    """Hugging Face's GPT-2, its dropout on."""
     from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415  heavy: seconds
 
     config = GPT2Config(
-        vocab_size=2000,
-        n_embd=256,
-        n_layer=6,
-        n_head=8,
+        vocab_size=VOCABULARY,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
         n_positions=128,
         bos_token_id=0,
         eos_token_id=0,
@@ -96,43 +104,55 @@ def gpt2() -> nn.Module:
     return model
 
 
-def _language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+def language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Of a model that predicts its own tokens."""
     loss: Tensor = model(input_ids=tokens, labels=tokens).loss
     return loss
 
 
-def _texts(generator: torch.Generator) -> Iterator[Batch]:
-    while True:
-        yield (torch.randint(0, 2000, (4, 128), generator=generator),)
+def texts(batch: int, length: int) -> Batches:
+    """Random tokens."""
+
+    def batches(generator: torch.Generator) -> Iterator[Batch]:
+        while True:
+            yield (torch.randint(0, VOCABULARY, (batch, length), generator=generator),)
+
+    return batches
 
 
-def bert() -> nn.Module:
-    """Hugging Face's BERT with six layers of 256 as a classifier, its dropout on."""
+def bert(layers: int = 6, width: int = 256, heads: int = 8) -> nn.Module:
+    """Hugging Face's BERT as a classifier, its dropout on."""
     from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415
 
     config = BertConfig(
-        vocab_size=2000,
-        hidden_size=256,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        intermediate_size=1024,
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
     )
     model: nn.Module = BertForSequenceClassification(config)
     return model
 
 
-def _classifier_loss(model: nn.Module, tokens: Tensor, classes: Tensor) -> Tensor:
+def classifier_loss(model: nn.Module, tokens: Tensor, classes: Tensor) -> Tensor:
+    """Of a model that gives each text a class."""
     loss: Tensor = model(input_ids=tokens, labels=classes).loss
     return loss
 
 
-def _labelled_texts(generator: torch.Generator) -> Iterator[Batch]:
-    while True:
-        tokens = torch.randint(0, 2000, (4, 128), generator=generator)
-        yield tokens, torch.randint(0, 2, (4,), generator=generator)
+def labelled_texts(batch: int, length: int) -> Batches:
+    """Random tokens with one of two classes for each text."""
+
+    def batches(generator: torch.Generator) -> Iterator[Batch]:
+        while True:
+            tokens = torch.randint(0, VOCABULARY, (batch, length), generator=generator)
+            yield tokens, torch.randint(0, 2, (batch,), generator=generator)
+
+    return batches
 
 
-def _checkpoint_layers(model: Any) -> None:
+def checkpoint_layers(model: Any) -> None:
     """As Hugging Face's models offer it: each of their layers is dropped and recomputed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -155,11 +175,11 @@ def _rows(generator: torch.Generator) -> Iterator[Batch]:
 
 
 ARCHITECTURES = {
-    "resnet18": Architecture(resnet18_cifar, _checkpoint_residual_blocks, _images),
-    "gpt2": Architecture(gpt2, _checkpoint_layers, _texts, _language_loss),
-    "bert": Architecture(bert, _checkpoint_layers, _labelled_texts, _classifier_loss),
+    "resnet18": Architecture(resnet18_cifar, _checkpoint_residual_blocks, images(32, 3, 32, 32)),
+    "gpt2": Architecture(gpt2, checkpoint_layers, texts(4, 128), language_loss),
+    "bert": Architecture(bert, checkpoint_layers, labelled_texts(4, 128), classifier_loss),
     "minilm": Architecture(
-        _minilm.minilm, lambda model: _checkpoint_layers(model.encoder), _minilm.sentences
+        _minilm.minilm, lambda model: checkpoint_layers(model.encoder), _minilm.sentences
     ),
     "mlp": Architecture(mlp, _checkpoint_first_three, _rows),
 }

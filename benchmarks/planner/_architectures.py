@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from steps import Architecture, Batch
-
-VOCABULARY = 2000
+from steps import (
+    VOCABULARY,
+    Architecture,
+    Batch,
+    bert,
+    checkpoint_layers,
+    classifier_loss,
+    gpt2,
+    images,
+    labelled_texts,
+    language_loss,
+    texts,
+)
 
 
 def _no_checkpoint(model: nn.Module) -> None:
     raise ValueError(f"{type(model).__name__} is not measured with checkpoints")
-
-
-def _images(
-    batch: int, *shape: int, classes: int = 10
-) -> Callable[[torch.Generator], Iterator[Batch]]:
-    def batches(generator: torch.Generator) -> Iterator[Batch]:
-        while True:
-            images = torch.randn(batch, *shape, generator=generator)
-            yield images, torch.randint(0, classes, (batch,), generator=generator)
-
-    return batches
-
-
-def _tokens(batch: int, length: int) -> Callable[[torch.Generator], Iterator[Batch]]:
-    def batches(generator: torch.Generator) -> Iterator[Batch]:
-        while True:
-            yield (torch.randint(0, VOCABULARY, (batch, length), generator=generator),)
-
-    return batches
-
-
-def _labelled_tokens(batch: int, length: int) -> Callable[[torch.Generator], Iterator[Batch]]:
-    def batches(generator: torch.Generator) -> Iterator[Batch]:
-        while True:
-            tokens = torch.randint(0, VOCABULARY, (batch, length), generator=generator)
-            yield tokens, torch.randint(0, 2, (batch,), generator=generator)
-
-    return batches
-
-
-def _language_loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    loss: Tensor = model(input_ids=tokens, labels=tokens).loss
-    return loss
-
-
-def _classifier_loss(model: nn.Module, tokens: Tensor, classes: Tensor) -> Tensor:
-    loss: Tensor = model(input_ids=tokens, labels=classes).loss
-    return loss
 
 
 def _logits_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
@@ -152,50 +125,26 @@ def densenet121() -> nn.Module:
     return model
 
 
-def bert24() -> nn.Module:
-    """Hugging Face's BERT as a classifier, 24 layers of 128."""
-    from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415
-
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=24,
-        num_attention_heads=4,
-        intermediate_size=512,
-    )
-    model: nn.Module = BertForSequenceClassification(config)
-    return model
-
-
-def _gpt2(layers: int, width: int) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415
-
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_embd=width,
-        n_layer=layers,
-        n_head=4,
-        n_positions=128,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-    )
-    model: nn.Module = GPT2LMHeadModel(config)
-    return model
-
-
 # The step of these splits its batch; gradients accumulate.
 MICRO_BATCHES = {"gpt2_micro8": 8}
 
 ARCHITECTURES = {
     "unet3d": Architecture(unet3d, _no_checkpoint, _volumes),
-    "vit": Architecture(vit, _no_checkpoint, _images(8, 3, 64, 64), _logits_loss),
-    "t5": Architecture(t5, _no_checkpoint, _tokens(4, 64), _language_loss),
-    "lstm": Architecture(LstmTagger, _no_checkpoint, _tokens(32, 24), _tagger_loss),
-    "densenet121": Architecture(densenet121, _no_checkpoint, _images(8, 3, 64, 64)),
-    "bert24": Architecture(bert24, _no_checkpoint, _labelled_tokens(4, 64), _classifier_loss),
-    "gpt2_48": Architecture(lambda: _gpt2(48, 64), _no_checkpoint, _tokens(4, 64), _language_loss),
+    "vit": Architecture(vit, checkpoint_layers, images(8, 3, 64, 64), _logits_loss),
+    "t5": Architecture(t5, checkpoint_layers, texts(4, 64), language_loss),
+    "lstm": Architecture(LstmTagger, _no_checkpoint, texts(32, 24), _tagger_loss),
+    "densenet121": Architecture(densenet121, _no_checkpoint, images(8, 3, 64, 64)),
+    # 24 layers of 128.
+    "bert24": Architecture(
+        functools.partial(bert, 24, 128, 4),
+        checkpoint_layers,
+        labelled_texts(4, 64),
+        classifier_loss,
+    ),
+    "gpt2_48": Architecture(
+        functools.partial(gpt2, 48, 64, 4), checkpoint_layers, texts(4, 64), language_loss
+    ),
     "gpt2_micro8": Architecture(
-        lambda: _gpt2(12, 64), _no_checkpoint, _tokens(16, 64), _language_loss
+        functools.partial(gpt2, 12, 64, 4), checkpoint_layers, texts(16, 64), language_loss
     ),
 }

@@ -121,7 +121,8 @@ class Measurement {
             std::llround(asked.slack * static_cast<double>(plain_peak_bytes_ - asked.fixed_bytes))),
         table_(graph_),
         problem_(graph_, table_, profile_,
-                 {.small_bytes = ProblemOptions::defaultSmallBytes(plain_peak_bytes_)}) {}
+                 {.small_bytes =
+                      ProblemOptions::defaultSmallBytes(plain_peak_bytes_, graph_.numOps())}) {}
 
   void run() {
     const AnnealingResult found = anneal(problem_, problem_.leastPlan(),

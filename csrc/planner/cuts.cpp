@@ -1,6 +1,8 @@
 #include "planner/cuts.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace poet::planner {
 namespace {

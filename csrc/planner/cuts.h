@@ -17,9 +17,7 @@
 // derived for poet; the idea of following a chain of inputs is that of flow covers.
 #pragma once
 
-#include <map>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "planner/program.h"

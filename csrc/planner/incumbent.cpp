@@ -20,7 +20,11 @@ bool Incumbent::offer(const Schedule& schedule, const ReplayPlan& plan) {
   own.after = schedule.after;
   own.recipes = schedule.recipes;
   own.away_between_steps = schedule.away_between_steps;
-  finalize(graph_, profile_, own);
+  try {
+    finalize(graph_, profile_, own);
+  } catch (const ScheduleError&) {
+    return false;  // no schedule of this graph
+  }
   own.believed_peak_bytes = own.peak_bytes;
   own.believed_seconds = own.makespan_seconds;
   return take(std::move(own), plan);
@@ -35,6 +39,7 @@ bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan) {
   if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
   best_ = std::move(schedule);
   best_plan_ = plan;
+  dropRefutedBound();
   describe(*best_);
   if (callback_) callback_(*best_);
   tellProgress();
@@ -86,10 +91,18 @@ void Incumbent::setBoundValue(double bound, const std::string& scope) {
   if (scope == "all") {
     all_bound_ = std::max(all_bound_.value_or(bound), bound);
   } else {
-    candidates_bound_ =
-        bound;  // over those that were tried last: more of them have less of a bound
+    // Over those that were tried last: more of them have less of a bound.
+    candidates_bound_ = bound;
+    dropRefutedBound();
   }
   tellProgress();
+}
+
+// A plan below a bound over candidates has a replay that is none of them.
+void Incumbent::dropRefutedBound() {
+  if (best_ && candidates_bound_ &&
+      *candidates_bound_ > best_->objectiveValue() * (1 + kOptimalGap))
+    candidates_bound_.reset();
 }
 
 std::optional<double> Incumbent::greatestBound() const {

@@ -64,6 +64,7 @@ class Incumbent {
  private:
   bool take(Schedule&& schedule, const ReplayPlan& plan);
   void describe(Schedule& schedule) const;
+  void dropRefutedBound();
   std::optional<double> greatestBound() const;
   void tellProgress();
   bool timeTransfers(Schedule& schedule, bool moves) const;

@@ -8,7 +8,7 @@ namespace poet::planner {
 Liveness::Liveness(const Problem& problem, const ReplayPlan& plan, int64_t budget_bytes)
     : problem_(problem),
       budget_(budget_bytes),
-      words_((problem.values.size() + 63) / 64),
+      words_(problem.values.size() / 64 + 1),  // one even where all values are too small to count
       plan_(plan),
       used_(problem.replays.size(), 0),
       scratch_(words_, 0) {

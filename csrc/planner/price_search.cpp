@@ -15,8 +15,8 @@ namespace {
 // For energy the store's own joules keep transfers from being free, and price 0 is the objective
 // itself where every transfer is hidden.
 constexpr double kTimePrices[] = {0.3, 0.1, 0.03, 1};
-constexpr double kEnergyPrices[] = {0, 0.3, 0.1, 1};
-constexpr size_t kLaxPrice = 2;          // where no plan keeps the deadline yet
+constexpr double kEnergyPrices[] = {0, 0.1, 0.3, 1};
+constexpr size_t kLaxPrice = 1;          // 0.1, where no plan keeps the deadline yet
 constexpr double kShareOfFirst = 0.45;   // of the time limit: the price of the best bound
 constexpr double kSharePerPrice = 0.06;  // likewise, of the others
 constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price

@@ -123,7 +123,6 @@ class PlanSearch {
     const bool fits = goal_.least_peak || timeline.peak_bytes <= goal_.budget_bytes;
     const bool better =
         !outcome_.best || (goal_.least_peak ? timeline.peak_bytes < outcome_.best_peak_bytes
-
                                             : timeline.replay_cost < outcome_.best_cost);
     if (!fits || !better) return;
     if (!outcome_.best || goal_.least_peak ||
@@ -132,7 +131,17 @@ class PlanSearch {
     outcome_.best = plan;
     outcome_.best_peak_bytes = timeline.peak_bytes;
     outcome_.best_cost = timeline.replay_cost;
+    dropRefutedBounds();
     if (on_better_) on_better_(plan, outcome_.bound_cost);
+  }
+
+  // A plan below a bound over candidates has a replay that is none of them.
+  void dropRefutedBounds() {
+    const double least = outcome_.best_cost + replayCost(kSecondsTolerance);
+    if (narrow_bound_ > least) narrow_bound_ = 0;
+    if (outcome_.bound_cost <= least) return;
+    outcome_.bound_cost = 0;
+    stale_ = true;
   }
 
   void progressed() { last_progress_ = deadline_.elapsed(); }

@@ -189,7 +189,9 @@ class SolveRun {
       provable_ = false;  // the search has the rest
       if (best_.gap() > kOptimalGap) {
         const SearchOutcome more = searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
-        outcome.bound_cost = std::max(outcome.bound_cost, more.bound_cost);
+        const bool refuted = more.best && more.best_cost < outcome.bound_cost;
+        outcome.bound_cost =
+            refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
       }
     }
     best_.setBound(plain_.makespan_seconds, "all");

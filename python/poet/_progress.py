@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from types import TracebackType
 
 from tqdm.auto import tqdm
@@ -25,6 +25,7 @@ class SearchBar:
     def __init__(self, time_limit_s: float, *, plain: float | None, unit: str) -> None:
         self._plain = plain
         self._unit = unit
+        self._begin = time.monotonic()
         self._bar = tqdm(
             total=time_limit_s,
             desc="poet: planning",
@@ -34,6 +35,7 @@ class SearchBar:
         )
 
     def __enter__(self) -> SearchBar:
+        self._begin = time.monotonic()
         return self
 
     def __exit__(
@@ -54,16 +56,10 @@ class SearchBar:
         self._move(point.seconds)
         self._bar.set_postfix_str(", ".join(part for part in parts if part))
 
-    def watching(
-        self, should_stop: Callable[[], bool] | None, clock: Callable[[], float]
-    ) -> Callable[[], bool]:
-        """A `should_stop` that also moves the bar; `clock` gives the seconds since the start."""
-
-        def poll() -> bool:
-            self._move(clock())
-            return should_stop() if should_stop is not None else False
-
-        return poll
+    def poll(self) -> bool:
+        """A `should_stop` that never stops, and moves the bar."""
+        self._move(time.monotonic() - self._begin)
+        return False
 
     def _move(self, seconds: float) -> None:
         step = min(seconds, float(self._bar.total)) - self._bar.n

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,7 +145,6 @@ def solve(
     }
     if not verbose:
         return solve_on(recorded, device, on_progress=on_progress, **asked)
-    begin = time.monotonic()
     plain, unit = plain_cost(recorded, device, objective)
     with SearchBar(seconds, plain=plain, unit=unit) as bar:
 
@@ -155,8 +153,7 @@ def solve(
             if on_progress is not None:
                 on_progress(point)
 
-        should_stop = bar.watching(None, lambda: time.monotonic() - begin)
-        return solve_on(recorded, device, on_progress=tell, should_stop=should_stop, **asked)
+        return solve_on(recorded, device, on_progress=tell, should_stop=bar.poll, **asked)
 
 
 def solve_on(

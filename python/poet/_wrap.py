@@ -62,16 +62,17 @@ class _Rest:
     """
 
     def __init__(self) -> None:
-        self.shapes: tuple[object, ...] = ()  # of the last call that was recorded or planned
+        self._shapes: tuple[object, ...] = ()  # of the last call
         self.skipped = 0
         self._left = 0
         self._longest = 1
         self._random = random.Random(0)
 
     def skips(self, shapes: tuple[object, ...]) -> bool:
-        """Whether this call may go unrecorded."""
-        if shapes != self.shapes:
+        """Whether this call, with arguments of these shapes, may go unrecorded."""
+        if shapes != self._shapes:
             self.end()
+            self._shapes = shapes
         if self._left == 0:
             return False
         self._left -= 1
@@ -135,11 +136,9 @@ class WrappedStep:
         if not self._prepared:
             self._prepared = True
             self._planner.prepare()
-        shapes = shapes_in((args, kwargs))
-        if self._session.next_step_is_traced() and self._rest.skips(shapes):
+        if self._session.next_step_is_traced() and self._rest.skips(shapes_in((args, kwargs))):
             return self._step(*args, **kwargs)
         result, report = run_step(self._session, self._step, args, kwargs)
-        self._rest.shapes = shapes
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
         self._note(report)

@@ -130,6 +130,42 @@ def test_solve_refuses_what_makes_no_sense(options: dict[str, Any], words: str) 
         poet.solve(graph=chain_graph(), ram_budget="80%", **options)
 
 
+# ---------------------------------------------------------------- simulate
+
+
+def test_simulate_takes_the_device_of_the_schedule(measured: list[str], tmp_path: Path) -> None:
+    graph = chain_graph()
+    schedule = poet.solve(
+        graph=graph, ram_budget="70%", recompute=False, time_limit_s=5, page_dir=tmp_path
+    )
+    assert schedule.page_outs > 0
+    assert schedule.device is not None
+    assert schedule.device.has_store
+    again = poet.simulate(graph, schedule)
+    assert again.peak_bytes == schedule.peak_bytes
+    assert again.makespan_seconds == schedule.makespan_seconds
+    assert again.energy_joules == schedule.energy_joules
+    assert len(measured) == 1
+
+
+def test_simulate_takes_the_folder_that_is_named(measured: list[str], tmp_path: Path) -> None:
+    graph = chain_graph()
+    schedule = poet.solve(
+        graph=graph, ram_budget="70%", recompute=False, time_limit_s=5, page_dir=tmp_path
+    )
+    path = tmp_path / "plan.json"
+    schedule.save(path)
+    read = poet.Schedule.load(path)
+    with pytest.raises(poet.ScheduleError, match="no store"):
+        poet.simulate(graph, read)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert poet.simulate(graph, read, page_dir=other, cache_dir=False).makespan_seconds == (
+        schedule.makespan_seconds
+    )
+    assert measured == [str(tmp_path.resolve()), str(other.resolve())]
+
+
 # ---------------------------------------------------------------- wrap
 
 

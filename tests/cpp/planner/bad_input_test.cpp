@@ -200,7 +200,7 @@ Graph longStep(int64_t num_ops, int64_t large_every) {
 }
 
 // A million takes half a minute, most of it to write and read the file: that is for `make nightly`.
-int64_t manyOps() { return std::getenv("POET_PROPERTY_CASES") != nullptr ? 1000000 : 100000; }
+int64_t manyOps() { return std::getenv("POET_PROPERTY_FACTOR") != nullptr ? 1000000 : 100000; }
 
 TEST(BadInput, EnormousStepsAreLoadedAndAnsweredInTime) {
   const testing::TemporaryFolder folder;

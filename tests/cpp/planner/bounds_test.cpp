@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <random>
 
@@ -16,6 +15,7 @@
 #include "planner/program.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
+#include "support/property_cases.h"
 
 namespace poet::planner {
 namespace {
@@ -23,10 +23,7 @@ namespace {
 using poet::testing::exhaustiveExtra;
 using poet::testing::randomGraph;
 
-int numCases() {
-  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
-  return more != nullptr ? std::atoi(more) : 150;
-}
+int numCases() { return poet::testing::propertyCases(150); }
 
 DeviceProfile deviceWithStore(uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "planner/planner.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
+#include "support/property_cases.h"
 #include "support/random.h"
 
 namespace poet {
@@ -15,10 +15,7 @@ namespace {
 
 using testing::Random;
 
-int numCases() {
-  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
-  return more != nullptr ? std::atoi(more) : 25;
-}
+int numCases() { return poet::testing::propertyCases(25); }
 
 DeviceProfile deviceWithStore() {
   DeviceProfile device;

@@ -16,6 +16,7 @@
 #include "planner/planner.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
+#include "support/property_cases.h"
 #include "support/random.h"
 
 namespace poet {
@@ -23,10 +24,7 @@ namespace {
 
 using testing::Random;
 
-int numCases() {
-  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
-  return more != nullptr ? std::atoi(more) : 20;
-}
+int numCases() { return poet::testing::propertyCases(20); }
 
 struct Question {
   Graph graph;

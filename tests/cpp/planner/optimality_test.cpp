@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "planner/exhaustive.h"
 #include "planner/planner.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
+#include "support/property_cases.h"
 
 namespace poet {
 namespace {
@@ -17,10 +17,7 @@ using testing::exhaustivePeak;
 using testing::exhaustiveReplaySeconds;
 using testing::randomGraph;
 
-int numCases() {
-  const char* more = std::getenv("POET_PROPERTY_CASES");  // `make nightly` asks for more
-  return more != nullptr ? std::atoi(more) : 150;
-}
+int numCases() { return poet::testing::propertyCases(150); }
 
 DeviceProfile testProfile() {
   DeviceProfile profile;
