@@ -17,6 +17,7 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
+from poet._methods import Method, MethodTable, methods
 from poet._pareto import pareto
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
@@ -36,6 +37,8 @@ __all__ = [
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "Method",
+    "MethodTable",
     "Node",
     "NodeKind",
     "NotBuiltError",
@@ -59,6 +62,7 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "methods",
     "pareto",
     "simulate",
     "solve",
