@@ -42,9 +42,10 @@ constexpr int kLeastBudgetSteps = 12;
 
 class Dtr {
  public:
-  Dtr(const Problem& problem, const std::vector<char>& may_leave, int64_t budget_bytes, Score score)
+  Dtr(const Problem& problem, const Asked& asked, int64_t budget_bytes, Score score)
       : problem_(problem),
-        may_leave_(may_leave),
+        asked_(asked),
+        may_leave_(asked.may_leave),
         budget_(budget_bytes),
         score_(score),
         there_(problem.values.size(), 0),
@@ -99,15 +100,16 @@ class Dtr {
     return true;
   }
 
-  // What plain training lets go.
+  // What plain training lets go. What may not leave goes when nothing can ask for it any more.
   void letGo() {
     const OpId op = problem_.stages[at(stage_)].op;
     for (int v = 0; v < problem_.numValues(); ++v) {
-      if (!there_[at(v)] || problem_.graph().value(value(v).id).death != op) continue;
-      if (may_leave_[at(v)]) {
+      if (!there_[at(v)]) continue;
+      const OpId death = problem_.graph().value(value(v).id).death;
+      if (!may_leave_[at(v)]) {
+        if (death <= op && asked_.until_stage[at(v)] <= stage_) remove(v);
+      } else if (death == op) {
         evict(v);
-      } else {
-        remove(v);
       }
     }
   }
@@ -264,6 +266,7 @@ class Dtr {
   }
 
   const Problem& problem_;
+  const Asked& asked_;
   const std::vector<char>& may_leave_;
   const int64_t budget_;
   const Score score_;
@@ -286,10 +289,10 @@ Schedule planWithScore(const Graph& graph, const DeviceProfile& profile,
                        const SolveOptions& options, const char* name, Score score) {
   const RecipeTable table(graph);
   const Problem problem(graph, table, profile, {.objective = options.minimize});
-  const std::vector<char> may_leave = findMayLeave(problem);
+  const Asked asked = findAsked(problem);
   PlanChoice choice(problem, options, name);
   const auto peakWithin = [&](int64_t budget) {
-    Dtr dtr(problem, may_leave, budget, score);
+    Dtr dtr(problem, asked, budget, score);
     return dtr.run(choice.deadline()) ? choice.offer(dtr.plan()) : int64_t{-1};
   };
   int64_t budget = options.ram_budget_bytes;

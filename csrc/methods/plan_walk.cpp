@@ -10,27 +10,28 @@ using planner::Evictable;
 using planner::Problem;
 using planner::Replay;
 
-std::vector<char> findMayLeave(const Problem& problem) {
-  std::vector<char> may_leave(problem.values.size(), 0);
-  std::vector<int> asked_until(problem.values.size(), -1);
+Asked findAsked(const Problem& problem) {
+  Asked asked{.may_leave = std::vector<char>(problem.values.size(), 0),
+              .until_stage = std::vector<int>(problem.values.size(), -1)};
   for (size_t v = 0; v < problem.values.size(); ++v) {
     const Evictable& value = problem.values[v];
-    if (!value.use_stages.empty()) asked_until[v] = value.use_stages.back();
+    if (!value.use_stages.empty()) asked.until_stage[v] = value.use_stages.back();
   }
   // Readers stand behind what they read.
   for (size_t r = problem.replays.size(); r-- > 0;) {
     const Replay& replay = problem.replays[r];
     if (replay.is_page) continue;
     int until = -1;
-    for (const int v : replay.outputs) until = std::max(until, asked_until[static_cast<size_t>(v)]);
+    for (const int v : replay.outputs)
+      until = std::max(until, asked.until_stage[static_cast<size_t>(v)]);
     if (until > replay.until_stage) continue;
-    for (const int v : replay.outputs) may_leave[static_cast<size_t>(v)] = 1;
+    for (const int v : replay.outputs) asked.may_leave[static_cast<size_t>(v)] = 1;
     for (const int u : replay.inputs) {
-      int& asked = asked_until[static_cast<size_t>(u)];
-      asked = std::max(asked, until);
+      int& stage = asked.until_stage[static_cast<size_t>(u)];
+      stage = std::max(stage, until);
     }
   }
-  return may_leave;
+  return asked;
 }
 
 PlanWalk::PlanWalk(const Problem& problem)

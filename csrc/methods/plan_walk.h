@@ -16,8 +16,14 @@ namespace poet::methods {
 // own last use, and that of every value that may leave and is computed from it. What may not leave
 // stays for its whole life in every plan, as in plain training.
 
-// Which values may leave, by value. Values that only a page-in brings back do not count.
-std::vector<char> findMayLeave(const planner::Problem& problem);
+struct Asked {
+  std::vector<char> may_leave;   // by value; those that only a page-in brings back may not
+  std::vector<int> until_stage;  // by value: the last stage in which anything can ask for it
+};
+Asked findAsked(const planner::Problem& problem);
+inline std::vector<char> findMayLeave(const planner::Problem& problem) {
+  return findAsked(problem).may_leave;
+}
 
 // The problem must outlive it. Stages are walked in order: advance(t) for t = 0, 1, ...; between
 // two of them what leaves and comes back is said for the stage that follows.
