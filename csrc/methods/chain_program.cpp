@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -29,6 +30,7 @@ constexpr int16_t kAway = 1 << 12;
 ChainProgram::ChainProgram(const Problem& problem, const Chain& chain,
                            const ChainProgramOptions& options)
     : problem_(problem), chain_(chain), options_(options), n_(static_cast<int>(chain.size())) {
+  findOthers();
   int64_t kept = 0;
   for (size_t i = 0; i < chain.size(); ++i) {
     facts_.push_back(factsOf(i));
@@ -43,6 +45,23 @@ ChainProgram::ChainProgram(const Problem& problem, const Chain& chain,
 
 // ---- what a link needs --------------------------------------------------------------------------
 
+// Gradients above all: resident between the op that makes them and their last touch.
+void ChainProgram::findOthers() {
+  std::vector<char> of_chain(problem_.values.size(), 0);
+  for (const Link& link : chain_) {
+    for (const int v : link.inside) of_chain[static_cast<size_t>(v)] = 1;
+    if (link.boundary >= 0) of_chain[static_cast<size_t>(link.boundary)] = 1;
+  }
+  other_bytes_.assign(problem_.stages.size() + 1, 0);
+  for (size_t v = 0; v < problem_.values.size(); ++v) {
+    const Evictable& value = problem_.values[v];
+    if (of_chain[v] || value.use_stages.empty()) continue;
+    other_bytes_[static_cast<size_t>(value.first_stage + 1)] += value.bytes;
+    other_bytes_[static_cast<size_t>(value.use_stages.back()) + 1] -= value.bytes;
+  }
+  std::partial_sum(other_bytes_.begin(), other_bytes_.end(), other_bytes_.begin());
+}
+
 ChainProgram::Facts ChainProgram::factsOf(size_t i) const {
   Facts facts;
   if (chain_[i].boundary >= 0)
@@ -50,7 +69,8 @@ ChainProgram::Facts ChainProgram::factsOf(size_t i) const {
   facts.kept_bytes = facts.boundary_bytes;
   for (const int v : keptOf(i)) facts.kept_bytes += problem_.values[static_cast<size_t>(v)].bytes;
   const int begin = std::min(chain_[i].backward_stage, problem_.endStage());
-  facts.fixed_bytes = problem_.stages[static_cast<size_t>(begin)].fixed_before_bytes;
+  facts.fixed_bytes = problem_.stages[static_cast<size_t>(begin)].fixed_before_bytes +
+                      other_bytes_[static_cast<size_t>(begin)];
   addReplays(facts, i);
   addFirst(facts, i);
   addBackward(facts, i);
@@ -132,7 +152,8 @@ void ChainProgram::addFirst(Facts& facts, size_t i) const {
     return std::max(last, problem_.values[static_cast<size_t>(v)].pin_stage);
   };
   for (int t = link.first_stage; t <= link.last_stage; ++t) {
-    const int64_t fixed = problem_.stages[static_cast<size_t>(t)].fixed_during_bytes;
+    const int64_t fixed = problem_.stages[static_cast<size_t>(t)].fixed_during_bytes +
+                          other_bytes_[static_cast<size_t>(t)];
     int64_t none = fixed, all = fixed;
     for (const int v : own) {
       const Evictable& value = problem_.values[static_cast<size_t>(v)];
@@ -159,7 +180,8 @@ void ChainProgram::addBackward(Facts& facts, size_t i) const {
     }
   }
   for (int t = link.backward_stage; t < end; ++t) {
-    int64_t bytes = problem_.stages[static_cast<size_t>(t)].fixed_during_bytes;
+    int64_t bytes = problem_.stages[static_cast<size_t>(t)].fixed_during_bytes +
+                    other_bytes_[static_cast<size_t>(t)];
     for (const int v : own) {
       if (problem_.plainTouchFrom(v, t) >= 0)
         bytes += problem_.values[static_cast<size_t>(v)].bytes;

@@ -69,6 +69,7 @@ class ChainProgram {
     int16_t choice = 0;  // k; kAll; kLeaf
   };
 
+  void findOthers();
   Facts factsOf(size_t i) const;
   void addReplays(Facts& facts, size_t i) const;
   void addFirst(Facts& facts, size_t i) const;
@@ -93,6 +94,8 @@ class ChainProgram {
   int n_ = 0;
   int64_t slot_bytes_ = 1;
   int num_slots_ = 0;
+  std::vector<int64_t>
+      other_bytes_;  // by stage: of values of no link, as plain training holds them
   std::vector<Facts> facts_;
   std::vector<Entry> replays_;  // (s, t) by slots used
   std::vector<Entry> first_;    // (s, x_{s-1} in the store) by slots used

@@ -82,6 +82,7 @@ class ChainWalk {
         if (isAwaited(v)) wanted.push_back(v);
       }
     }
+    std::erase_if(wanted, [&](int v) { return !walk_.mayBeAskedFor(v); });
     const std::vector<int> made = walk_.bring(wanted);
     for (const int v : made) {
       if (std::find(wanted.begin(), wanted.end(), v) == wanted.end()) walk_.leave(v);

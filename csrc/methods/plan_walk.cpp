@@ -36,7 +36,7 @@ Asked findAsked(const Problem& problem) {
 
 PlanWalk::PlanWalk(const Problem& problem)
     : problem_(problem),
-      may_leave_(findMayLeave(problem)),
+      asked_(findAsked(problem)),
       there_(problem.values.size(), 0),
       chosen_(problem.replays.size(), 0) {
   plan_.by_stage.resize(problem.stages.size());

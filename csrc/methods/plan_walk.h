@@ -31,17 +31,25 @@ class PlanWalk {
  public:
   explicit PlanWalk(const planner::Problem& problem);
 
-  bool mayLeave(int v) const { return may_leave_[static_cast<size_t>(v)]; }
+  bool mayLeave(int v) const { return asked_.may_leave[static_cast<size_t>(v)]; }
+  // From the stage to come on; what can not be asked for may be beyond recall.
+  bool mayBeAskedFor(int v) const { return asked_.until_stage[static_cast<size_t>(v)] >= stage_; }
   bool there(int v) const { return there_[static_cast<size_t>(v)]; }
   int stage() const { return stage_; }  // the one to come
 
-  // Nothing that comes later counts on v. No effect where v may not leave, and none on the plan:
-  // when it really goes follows from its touches (planner/timeline.h).
+  // Nothing that comes later counts on v. No effect where v may not leave or will be written to,
+  // and none on the plan: when it really goes follows from its touches (planner/timeline.h).
   void leave(int v) {
-    if (mayLeave(v)) there_[static_cast<size_t>(v)] = 0;
+    if (!mayLeave(v)) return;
+    // Its recipe's last write may be to another of its outputs.
+    const int r = problem_.values[static_cast<size_t>(v)].recipe;
+    if (problem_.replays[static_cast<size_t>(r)].last_stage < stage_) leaveForStore(v);
   }
-  // For plans that page: v leaves, and only pageIn() brings it back.
-  void leaveForStore(int v) { there_[static_cast<size_t>(v)] = 0; }
+  // For plans that page: only pageIn() brings it back.
+  void leaveForStore(int v) {
+    const planner::Evictable& value = problem_.values[static_cast<size_t>(v)];
+    if (value.pin_stage < stage_) there_[static_cast<size_t>(v)] = 0;
+  }
 
   // Recomputes, before the stage to come, all that is missing of `wanted`, with what that needs in
   // turn. Returns what was computed, ascending: all of it is there now.
@@ -60,7 +68,7 @@ class PlanWalk {
   bool runsHere(int r) const { return r >= 0 && problem_.runnable(r, stage_); }
 
   const planner::Problem& problem_;
-  const std::vector<char> may_leave_;
+  const Asked asked_;
   std::vector<char> there_;
   std::vector<char> chosen_;  // by replay, within bring()
   planner::ReplayPlan plan_;
