@@ -2,6 +2,8 @@
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
+from poet._compare import Comparison, ComparisonRow, compare
+from poet._compare_live import Measurement
 from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
     ArgumentError,
@@ -34,9 +36,12 @@ __all__ = [
     "BudgetError",
     "BudgetWarning",
     "CacheWarning",
+    "Comparison",
+    "ComparisonRow",
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "Measurement",
     "Method",
     "MethodTable",
     "Node",
@@ -62,6 +67,7 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "compare",
     "methods",
     "pareto",
     "simulate",
