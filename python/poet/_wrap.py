@@ -209,8 +209,10 @@ class WrappedStep:
             thread.join()
 
     def _plan(self, variant: int) -> None:
-        self._planner.plan(variant)
-        self._latest = variant
+        try:
+            self._planner.plan(variant)
+        finally:  # without a plan its schedule says why
+            self._latest = variant
 
     def _raise_background_error(self) -> None:
         with self._lock:

@@ -31,7 +31,12 @@ QUICK = (
 )
 DENSE = ("checkmate", "poet_paper", "poet_remat_only", "poet_page_only", "moccasin")
 PAGING = {name for name, method in poet.methods().items() if method.pages}
-KINDS = ("residual_net", "gpt2", "unet_3d", "lstm")
+KINDS = (
+    "residual_net",
+    "gpt2",
+    pytest.param("unet_3d", marks=pytest.mark.nightly),
+    pytest.param("lstm", marks=pytest.mark.nightly),
+)
 CALLS = 6
 
 
@@ -59,9 +64,9 @@ def test_the_manual_has_the_table_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("method", ["poet", *QUICK, *DENSE])
-def test_solve_plans_with_the_method_that_was_named(method: str, tmp_path: Path) -> None:
+def test_solve_plans_with_the_method_that_was_named(method: str, page_dir: Path) -> None:
     graph = chain_graph(6)
-    options = {"page_dir": tmp_path} if method in PAGING else {"paging": False}
+    options = {"page_dir": page_dir} if method in PAGING else {"paging": False}
     schedule = poet.solve(
         graph=graph, ram_budget=chain_plain_peak(6), method=method, time_limit_s=20, **options
     )
@@ -98,6 +103,12 @@ def _traced(kind: str) -> tuple[poet.Graph, int]:
     return graph, least
 
 
+@pytest.fixture(scope="module")
+def page_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: its speed is measured once."""
+    return tmp_path_factory.mktemp("pages")
+
+
 def _budget(kind: str, method: str, page_dir: Path) -> int:
     """Half of the way down to the least that poet needs, or what the method needs if more."""
     graph, least = _traced(kind)
@@ -119,9 +130,9 @@ def _one_thread() -> None:
 @pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("method", QUICK)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_method_trains_to_the_same_bits(kind: str, method: str, tmp_path: Path) -> None:
+def test_every_method_trains_to_the_same_bits(kind: str, method: str, page_dir: Path) -> None:
     results, state = plain(kind, CALLS)
-    budget = _budget(kind, method, tmp_path)
+    budget = _budget(kind, method, page_dir)
     gc.collect()
     case = build(kind)
     graph = poet.trace(case.step, *case.batches(0))  # for what this process holds beside the step
@@ -133,7 +144,7 @@ def test_every_method_trains_to_the_same_bits(kind: str, method: str, tmp_path: 
         case.step,
         ram_budget=budget + base + 64 * KIB,
         method=method,
-        page_dir=tmp_path if method in PAGING else None,
+        page_dir=page_dir if method in PAGING else None,
         background=False,
     ) as step:
         under_plan = list(run(case, step, CALLS))
