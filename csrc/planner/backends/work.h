@@ -31,11 +31,12 @@ class SolverWork {
   void chargeNodes(double nodes) const { chargeWork(rootSeconds() + nodes * secondsPerNode()); }
 
  private:
-  // Measured over traced steps; what counts is that they are constants.
-  static constexpr double kIteration = 1e-8, kLoading = 1e-7, kRoot = 2e-5, kNode = 1e-6;
+  // Measured over traced steps; what counts is that they are constants. The bases are so sparse
+  // that an iteration takes about the root of what the model holds.
+  static constexpr double kIteration = 5e-7, kLoading = 5e-8, kRoot = 1e-5, kNode = 5e-7;
   static constexpr int kMost = 1000000000;
 
-  double secondsPerIteration() const { return kIteration * size_ + 1e-6; }
+  double secondsPerIteration() const { return kIteration * std::sqrt(size_) + 1e-6; }
   double secondsPerNode() const { return kNode * size_ + 1e-4; }
   double rootSeconds() const { return kRoot * size_ + 1e-3; }
   static int within(double seconds, double each) {
