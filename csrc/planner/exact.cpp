@@ -210,7 +210,7 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   BoundOverAll result;
   if (!root.has_bound) return result;
   result.any = true;
-  result.bound_cost = std::min(costOf(root.objective), best_cost);
+  result.bound_cost = std::min(costOf(root.bound), best_cost);
   if (deadline.over() || !std::isfinite(best_cost)) return result;
   const double cutoff = (best_cost - problem.constant_cost) * costPerSecond(problem);
   if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return result;

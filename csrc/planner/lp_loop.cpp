@@ -37,9 +37,11 @@ class LpLoop {
       if (solved.status != SolverStatus::kOptimal) {
         result_.status = solved.status;
         if (solved.status == SolverStatus::kInfeasible) result_.x.clear();
+        if (!solved.duals.empty()) takeBound(safeBound(result_.model, solved.duals));
         return std::move(result_);
       }
       result_.objective = solved.objective;
+      result_.bound = solved.objective;
       result_.has_bound = true;
       result_.x = solved.x;
       result_.reduced = solved.reduced;
@@ -59,6 +61,12 @@ class LpLoop {
   }
 
  private:
+  // Of a simplex out of time: it is dual feasible all along, and its bound grows.
+  void takeBound(double bound) {
+    result_.bound = result_.has_bound ? std::max(result_.bound, bound) : bound;
+    result_.has_bound = result_.has_bound || bound > -kInfinity;
+  }
+
   void addMemoryRows() {
     rows_added_ = 0;
     std::vector<Term> terms;
@@ -122,7 +130,9 @@ int fixByReducedCost(double cutoff, Relaxation& relaxation) {
   int free = 0;
   for (size_t c = 0; c < model.cost.size(); ++c) {
     if (model.lower[c] == model.upper[c] || !model.integer[c]) continue;
-    if (relaxation.x[c] < kFixingTolerance && relaxation.reduced[c] > room) {
+    if (relaxation.x.empty()) {
+      ++free;
+    } else if (relaxation.x[c] < kFixingTolerance && relaxation.reduced[c] > room) {
       model.upper[c] = model.lower[c];
     } else if (relaxation.x[c] > 1 - kFixingTolerance && -relaxation.reduced[c] > room) {
       model.lower[c] = model.upper[c];

@@ -246,7 +246,7 @@ class PlanSearch {
     if (relaxation_.has_bound && !goal_.least_peak) {
       narrow_bound_ = 0;
       outcome_.bound_cost =
-          problem_.constant_cost + std::max(0.0, relaxation_.objective / costPerSecond(problem_));
+          problem_.constant_cost + std::max(0.0, relaxation_.bound / costPerSecond(problem_));
     }
     search_ = std::make_unique<LocalSearch>(*program_, relaxation_,
                                             LocalSearchOptions{.window_seconds = kWindowSeconds,

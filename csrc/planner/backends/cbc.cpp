@@ -76,7 +76,11 @@ class ClpLp : public LpSolver {
     work_.chargeIterations(clp_.numberIterations());
     LpResult result;
     if (clp_.isProvenPrimalInfeasible()) result.status = SolverStatus::kInfeasible;
-    if (!clp_.isProvenOptimal()) return result;
+    if (!clp_.isProvenOptimal()) {
+      if (result.status == SolverStatus::kStopped)
+        result.duals.assign(clp_.dualRowSolution(), clp_.dualRowSolution() + clp_.numberRows());
+      return result;
+    }
     result.status = SolverStatus::kOptimal;
     result.objective = clp_.objectiveValue();
     const int columns = clp_.numberColumns();

@@ -81,7 +81,7 @@ class Instance {
 class Lp : public LpSolver {
  public:
   Lp(const HighsApi& api, const SparseModel& model)
-      : highs_(api), work_(model), columns_(model.cost.size()) {
+      : highs_(api), work_(model), columns_(model.cost.size()), rows_(model.row_lower.size()) {
     highs_.api().setStringOptionValue(highs_.get(), "solver", "simplex");
     // Without presolve the first basis is one that later rounds start from, and Devex weights cost
     // less to set up in each of them than those of steepest edge: half the time of the defaults.
@@ -104,6 +104,10 @@ class Lp : public LpSolver {
     work_.chargeIterations(highs_.count("simplex_iteration_count"));
     if (!ran) return result;
     result.status = highs_.status();
+    if (result.status == SolverStatus::kStopped) {
+      result.duals.resize(rows_);
+      highs_.api().getSolution(highs_.get(), nullptr, nullptr, nullptr, result.duals.data());
+    }
     if (result.status != SolverStatus::kOptimal) return result;
     result.objective = highs_.api().getObjectiveValue(highs_.get());
     result.x.resize(columns_);
@@ -124,12 +128,14 @@ class Lp : public LpSolver {
         model.row_upper.data() + first_row, static_cast<int>(model.index.size()) - begin,
         start.data(), model.index.data() + begin, model.value.data() + begin);
     loaded_ = loaded_ && added != kHighsError;
+    rows_ += model.row_lower.size() - static_cast<size_t>(first_row);
   }
 
  private:
   Instance highs_;
   SolverWork work_;
   const size_t columns_;
+  size_t rows_;
   bool loaded_ = false;
 };
 

@@ -22,6 +22,7 @@ struct LpHeader {
   double work_seconds = 0;  // likewise
   double objective = 0;
   uint64_t columns = 0;
+  uint64_t rows = 0;  // multipliers
 };
 
 // What the parent of an LpSolver asks for: a solve, or rows that follow.
@@ -47,10 +48,12 @@ void sendResult(int socket, const LpResult& result, double work_seconds) {
   const LpHeader header{.status = static_cast<int32_t>(result.status),
                         .work_seconds = work_seconds,
                         .objective = result.objective,
-                        .columns = result.x.size()};
+                        .columns = result.x.size(),
+                        .rows = result.duals.size()};
   writeAll(socket, &header, sizeof header);
   writeAll(socket, result.x.data(), sizeOf(result.x));
   writeAll(socket, result.reduced.data(), sizeOf(result.reduced));
+  writeAll(socket, result.duals.data(), sizeOf(result.duals));
 }
 
 // The rows alone, as a model that has no columns: what LpSolver::addRows reads of one.
@@ -104,8 +107,10 @@ class ChildLp : public IsolatedLp {
     LpResult result;
     result.x.resize(header.columns);
     result.reduced.resize(header.columns);
+    result.duals.resize(header.rows);
     if (!child_.receive(result.x.data(), sizeOf(result.x), deadline) ||
-        !child_.receive(result.reduced.data(), sizeOf(result.reduced), deadline)) {
+        !child_.receive(result.reduced.data(), sizeOf(result.reduced), deadline) ||
+        !child_.receive(result.duals.data(), sizeOf(result.duals), deadline)) {
       return {};
     }
     result.status = static_cast<SolverStatus>(header.status);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "graph/error.h"
 #include "planner/backends/backend.h"
@@ -123,6 +124,24 @@ MipResult solveContinuous(const SparseModel& model, const MipOptions& options) {
 }
 
 }  // namespace
+
+double safeBound(const SparseModel& model, const std::vector<double>& duals) {
+  std::vector<double> reduced = model.cost;
+  double bound = 0;
+  for (size_t r = 0; r < model.row_lower.size(); ++r) {
+    const double side = duals[r] > 0 ? model.row_lower[r] : model.row_upper[r];
+    if (duals[r] == 0 || !std::isfinite(duals[r]) || !std::isfinite(side)) continue;
+    bound += duals[r] * side;
+    for (int e = model.row_start[r]; e < model.row_start[r + 1]; ++e) {
+      const auto entry = static_cast<size_t>(e);
+      reduced[static_cast<size_t>(model.index[entry])] -= duals[r] * model.value[entry];
+    }
+  }
+  for (size_t c = 0; c < reduced.size(); ++c) {
+    if (reduced[c] != 0) bound += reduced[c] * (reduced[c] > 0 ? model.lower[c] : model.upper[c]);
+  }
+  return std::isnan(bound) ? -kInfinity : bound;
+}
 
 // Note [Which solver is the fastest]
 // At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes half of CBC's time for

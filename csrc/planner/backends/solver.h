@@ -19,7 +19,15 @@ struct LpResult {
   double objective = 0;
   std::vector<double> x;        // by column; empty unless kOptimal
   std::vector<double> reduced;  // reduced costs, likewise
+  std::vector<double> duals;    // by row, of a simplex that was stopped; may be empty
 };
+
+// What no point of the model is cheaper than, from multipliers of its rows, whatever they are: a
+// wrong sign or a rounding error makes the bound worse, not wrong. Rows open on the side that a
+// multiplier asks for count with zero. -kInfinity where a column without that bound is left over.
+// Source: Neumaier, Shcherbina, "Safe bounds in linear and mixed-integer linear programming",
+// Math. Prog. 2004.
+double safeBound(const SparseModel& model, const std::vector<double>& duals);
 
 // The continuous relaxation, kept warm between calls: rows are added, the dual simplex goes on from
 // where it stood.

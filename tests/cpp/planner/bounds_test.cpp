@@ -7,7 +7,9 @@
 #include <random>
 
 #include "planner/annealing.h"
+#include "planner/backends/solver.h"
 #include "planner/candidates.h"
+#include "planner/clock.h"
 #include "planner/exact.h"
 #include "planner/exhaustive.h"
 #include "planner/lp_loop.h"
@@ -16,10 +18,12 @@
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
+#include "support/solver_choices.h"
 
 namespace poet::planner {
 namespace {
 
+using poet::testing::choiceOf;
 using poet::testing::exhaustiveExtra;
 using poet::testing::randomGraph;
 
@@ -104,6 +108,40 @@ TEST(PathCuts, AreKeptByEveryPlan) {
   std::printf("%d cuts, %d pairs of plan and cut\n", cuts, checked);
   EXPECT_GT(cuts, numCases());
   EXPECT_GT(checked, cuts);
+}
+
+// Whatever the multipliers, and those of a simplex that was stopped too.
+TEST(SafeBound, IsNeverAboveTheOptimum) {
+  int compared = 0, close = 0;
+  for (int seed = 0; seed < numCases(); ++seed) {
+    SCOPED_TRACE(seed);
+    const Small small(static_cast<uint64_t>(seed) + 30000, seed % 2 == 1);
+    const Program program(
+        small.problem, allCandidates(small.problem, 1),
+        {.budget_bytes = small.budget, .replay_seconds_limit = std::nullopt, .relaxed = true});
+    const SparseModel model = relax(program, {.time_limit_seconds = 5}).model;
+    const LpResult solved = makeLpSolver(model, choiceOf(SolverKind::kCbc))->solve(10);
+    if (solved.status != SolverStatus::kOptimal) continue;
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    std::vector<double> any(model.row_lower.size());
+    for (double& y : any) y = std::uniform_real_distribution<double>(-2, 2)(random);
+    EXPECT_LE(safeBound(model, any), solved.objective + 1e-6);
+    for (const SolverKind kind : {SolverKind::kCbc, SolverKind::kAuto}) {
+      const WorkMeter meter;  // limits iterations
+      for (double limit = 1e-6; limit < 1e-3; limit *= 4) {
+        const LpResult stopped = makeLpSolver(model, choiceOf(kind))->solve(limit);
+        if (stopped.duals.empty()) continue;
+        ASSERT_EQ(stopped.duals.size(), model.row_lower.size());
+        const double bound = safeBound(model, stopped.duals);
+        EXPECT_LE(bound, solved.objective + 1e-6);
+        close += bound > 0.5 * solved.objective;
+        ++compared;
+      }
+    }
+  }
+  std::printf("%d simplexes stopped, %d of them past half of the optimum\n", compared, close);
+  EXPECT_GT(compared, numCases() / 2);
+  EXPECT_GT(close, 0);
 }
 
 // Neither the relaxation nor what branch and cut adds to it ever lies above the truth.
