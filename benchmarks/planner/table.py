@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import sys
 import time
@@ -159,6 +160,21 @@ def line(record: dict[str, Any]) -> str:
     )
 
 
+def values(records: list[dict[str, Any]]) -> dict[str, float]:
+    """What bounds.toml limits: the worst of each step and mode over its budgets."""
+    worst: dict[str, float] = {}
+    for record in records:
+        name = f"planner_{record['graph'].replace('+', '_')}"
+        figures = {
+            f"{name}_{record['mode']}_gap": record.get("gap_percent", math.inf),
+            f"{name}_{record['mode']}_gap_extra": record.get("gap_extra_percent", math.inf),
+            f"{name}_processor_seconds": record["processor_seconds"],
+        }
+        for key, figure in figures.items():
+            worst[key] = max(worst.get(key, -math.inf), figure)
+    return worst
+
+
 def main() -> None:
     """Measures what is asked for and keeps it in data/planner_table.json."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -188,7 +204,7 @@ def main() -> None:
                 print(line(record), file=sys.stderr, flush=True)
                 if options.save:
                     save(options.save, {**context(), "store": STORE, "rows": records})
-    print(json.dumps({"rows": records}))
+    print(json.dumps({"values": values(records)}))
 
 
 if __name__ == "__main__":
