@@ -90,13 +90,13 @@ class Dtr {
       ++locks_[at(u)];
     }
     if (!makeRoom(stage.fixed_during_bytes)) return false;
+    if (stage.op < problem_.graph().endOfStep())
+      clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage.op));
     for (const int u : stage.needs) {
       --locks_[at(u)];
       touched_[at(u)] = clock_;
     }
     for (const int v : stage.born) put(v);
-    if (stage.op < problem_.graph().endOfStep())
-      clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage.op));
     letGo();
     return true;
   }

@@ -91,6 +91,8 @@ Request goodRequest(uint64_t seed) {
   request.options.recompute = random.chance(0.5);
   request.options.paging = random.chance(0.5);
   request.options.away_between_steps = random.chance(0.5);
+  request.options.method = random.pick(std::vector<std::string>{"poet", "rotor"});
+  request.options.python = random.pick(std::vector<std::string>{"python3", "/usr/bin/python"});
   return request;
 }
 
@@ -111,6 +113,8 @@ TEST(Request, ArrivesToTheBit) {
     EXPECT_EQ(got.options.runtime_budget_seconds, sent.options.runtime_budget_seconds);
     EXPECT_EQ(got.options.minimize, sent.options.minimize);
     EXPECT_EQ(got.options.threads, sent.options.threads);
+    EXPECT_EQ(got.options.method, sent.options.method);
+    EXPECT_EQ(got.options.python, sent.options.python);
     EXPECT_EQ(encoded(got), encoded(sent));  // and every other field
   }
 }
