@@ -67,7 +67,7 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            const std::string& minimize, double time_limit_seconds, int threads,
                            const std::string& worker_path, const py::object& should_stop,
                            const py::object& on_progress, bool recompute, bool paging,
-                           bool away_between_steps,
+                           bool away_between_steps, bool parameters_away,
                            const std::vector<std::shared_ptr<Schedule>>& starts,
                            const std::string& solver, const std::string& highs_library,
                            const std::vector<std::string>& gurobi_command,
@@ -82,7 +82,8 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                                   .gurobi_command = gurobi_command},
                        .recompute = recompute,
                        .paging = paging,
-                       .away_between_steps = away_between_steps};
+                       .away_between_steps = away_between_steps,
+                       .parameters_away = parameters_away};
   for (const auto& start : starts) options.starts.push_back(*start);
   const auto held = graph.cast<std::shared_ptr<Graph>>();
   StopPoll poll(should_stop, on_progress);
@@ -224,6 +225,7 @@ void bindSolve(py::module_& m) {
         py::arg("should_stop") = py::none(), py::arg("on_progress") = py::none(),
         py::arg("recompute") = SolveOptions{}.recompute, py::arg("paging") = SolveOptions{}.paging,
         py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
+        py::arg("parameters_away") = SolveOptions{}.parameters_away,
         py::arg("starts") = std::vector<std::shared_ptr<Schedule>>(),
         py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",
         py::arg("gurobi_command") = std::vector<std::string>(), py::arg("on_trouble") = py::none(),

@@ -2,6 +2,7 @@
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
+from poet._devices import device_names
 from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
     ArgumentError,
@@ -18,6 +19,7 @@ from poet._errors import (
     StoreWarning,
 )
 from poet._pareto import pareto
+from poet._presets import preset_names
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
@@ -59,7 +61,9 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "device_names",
     "pareto",
+    "preset_names",
     "simulate",
     "solve",
     "trace",

@@ -317,7 +317,10 @@ _PRESETS: dict[str, Preset] = {
             "distilbert",
             "DistilBERT base, two classes, 128 tokens (Sanh et al., 2019)",
             _huggingface(
-                "distilbert", "DistilBertConfig", "DistilBertForSequenceClassification", num_labels=2
+                "distilbert",
+                "DistilBertConfig",
+                "DistilBertForSequenceClassification",
+                num_labels=2,
             ),
             66_955_010,
             _tokens(128, classes=2),

@@ -31,7 +31,8 @@ Json toJson(const SolveOptions& options) {
                {"solver", toJson(options.solver)},
                {"recompute", options.recompute},
                {"paging", options.paging},
-               {"away_between_steps", options.away_between_steps}};
+               {"away_between_steps", options.away_between_steps},
+               {"parameters_away", options.parameters_away}};
   for (const Schedule& start : options.starts) json["starts"].push_back(start.toJson());
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
@@ -61,6 +62,7 @@ SolveOptions readOptions(const Json& json) {
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
+  options.parameters_away = in.flagOr("parameters_away", false);
   if (in.find("runtime_budget_seconds") != nullptr)
     options.runtime_budget_seconds = in.number("runtime_budget_seconds");
   if (in.find("starts") != nullptr) {

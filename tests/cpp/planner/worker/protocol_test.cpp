@@ -91,6 +91,7 @@ Request goodRequest(uint64_t seed) {
   request.options.recompute = random.chance(0.5);
   request.options.paging = random.chance(0.5);
   request.options.away_between_steps = random.chance(0.5);
+  request.options.parameters_away = random.chance(0.5);
   return request;
 }
 
