@@ -59,9 +59,11 @@ struct POET_API DeviceProfile {
   double elementwise_rate = 0;
   double memory_rate = 0;
   double op_overhead_seconds = 0;  // of starting any op
-  bool direct_kernels = false;     // its kernels need no workspace
-  std::string energy_source;       // where the watts come from, for the user
-  std::string store_source;        // where the rates come from; empty without a store
+  // It carries the plan out itself, without PyTorch: kernels need no workspace, and nothing but the
+  // plan holds a value.
+  bool direct_kernels = false;
+  std::string energy_source;  // where the watts come from, for the user
+  std::string store_source;   // where the rates come from; empty without a store
 
   double firstSeconds(const Op& op) const { return op.seconds; }
   double replaySeconds(const Op& op) const {

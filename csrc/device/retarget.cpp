@@ -44,6 +44,14 @@ void checkFlops(const Graph& graph) {
              "another device; this one has none. Record it again with poet.trace.");
 }
 
+// Nobody but the plan holds what a step makes on such a device: no autograd node, no Tensor.grad.
+void endAtLastUse(const Graph& graph, std::vector<Value>& values) {
+  for (size_t v = 0; v < values.size(); ++v) {
+    const OpId last = graph.lastShown(ValueId(static_cast<int64_t>(v)));
+    if (values[v].producer.valid() && values[v].death != graph.endOfStep()) values[v].death = last;
+  }
+}
+
 }  // namespace
 
 double deviceSeconds(const Graph& graph, OpId id, const DeviceProfile& device) {
@@ -59,11 +67,13 @@ Graph onDevice(const Graph& graph, const DeviceProfile& device) {
   if (!device.hasRates()) return graph;
   checkFlops(graph);
   std::vector<Op> ops = graph.ops();
+  std::vector<Value> values = graph.values();
+  if (device.direct_kernels) endAtLastUse(graph, values);
   for (size_t k = 0; k < ops.size(); ++k) {
     ops[k].seconds = deviceSeconds(graph, OpId(static_cast<int64_t>(k)), device);
     if (device.direct_kernels) ops[k].workspace_bytes = 0;
   }
-  return Graph(std::move(ops), graph.values(), graph.baseBytes(), graph.signature());
+  return Graph(std::move(ops), std::move(values), graph.baseBytes(), graph.signature());
 }
 
 }  // namespace poet

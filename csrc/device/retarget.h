@@ -16,9 +16,10 @@ namespace poet {
 POET_API double deviceSeconds(const Graph& graph, OpId op, const DeviceProfile& device);
 
 // The same ops and values with the device's seconds. Workspaces stay where the device runs the same
-// kernels, and are 0 where its kernels need none (DeviceProfile::direct_kernels). The signature
-// stays. A device without rates (hasRates()) is the machine that the step was recorded on: the
-// graph comes back as it is. Throws ArgumentError where a graph has no flops at all.
+// kernels, and are 0 where its kernels need none (DeviceProfile::direct_kernels); there, values
+// that do not outlive the step die at their last use. The signature stays. A device without rates
+// (hasRates()) is the machine that the step was recorded on: the graph comes back as it is. Throws
+// ArgumentError where a graph has no flops at all.
 POET_API Graph onDevice(const Graph& graph, const DeviceProfile& device);
 
 }  // namespace poet

@@ -68,7 +68,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trainable",
         metavar="WHAT",
-        help='which parameters are trained: all, last, "last 2", bias, or a pattern like "layer4.*"',
+        help='what is trained: all, last, "last 2" (layers), bias, or a pattern like "layer4.*"',
     )
 
 
@@ -100,9 +100,7 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
         choices=("device", "paper"),
         help="the device file's figures, or the constants of POET's own code",
     )
-    group.add_argument(
-        "--no-recompute", action="store_true", help="plans run no op a second time"
-    )
+    group.add_argument("--no-recompute", action="store_true", help="plans run no op a second time")
     paging = group.add_mutually_exclusive_group()
     paging.add_argument("--paging", action="store_true", help="plans may page; measures the disk")
     paging.add_argument("--no-paging", action="store_true", help="plans page nothing")

@@ -31,8 +31,8 @@ class Number:
     """A number of a device file.
 
     Attributes:
-        value: in the unit that its field's name says (bytes, seconds, watts, joules; rates are flops
-            or bytes a second).
+        value: in the unit that its field's name says (bytes, seconds, watts, joules; rates are
+            flops or bytes a second).
         basis: "measured", "datasheet" or "estimate".
         source: title of what it was taken from.
         date: of the source: "2021", "2021-11" or "2021-11-30".
@@ -54,7 +54,7 @@ class Device:
         name: as `platform=` takes it.
         title: for people.
         profile: what planners and the simulator know of it.
-        paper: POET's own constants as a profile, for `cost_model="paper"`; None where POET has none.
+        paper: POET's own constants as a profile, for `cost_model="paper"`; None where it has none.
         numbers: every number by its place, such as "compute.matmul_rate".
     """
 

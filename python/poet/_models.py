@@ -29,6 +29,7 @@ PAPER = "paper"
 _MOST_INPUTS = 1 << 20
 _CACHE_KIND = "trace"
 _SEED = 0
+_RECORDING = 2  # raised whenever a preset's network or step changes
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,7 @@ def _key(preset: Preset, asked: ModelRequest, optimizer: object) -> dict[str, An
     if not isinstance(optimizer, str) or not named:
         return None
     return {
+        "recording": _RECORDING,
         "preset": preset.name,
         "batch_size": asked.size(),
         "optimizer": optimizer,

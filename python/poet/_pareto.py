@@ -121,11 +121,11 @@ def pareto(
         )
 
     if budgets is None:
-        count = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
+        number = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
         peak = recorded.plain_peak_bytes()
         # A budget of one byte is never met: what is reported instead is the least that was found.
         least = best(1, _LEAST_SHARE * limit, []).least_ram_budget or peak
-        budgets = [least + (peak - least) * k // (count - 1) for k in range(count)]
+        budgets = [least + (peak - least) * k // (number - 1) for k in range(number)]
     elif isinstance(budgets, str) or not isinstance(budgets, Sequence) or not budgets:
         raise ArgumentError(
             'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), or None; got '

@@ -101,9 +101,7 @@ def plot_pareto(
 
 
 def _cost(schedule: _C.Schedule) -> float:
-    return (
-        schedule.energy_joules if schedule.objective == "energy" else schedule.makespan_seconds
-    )
+    return schedule.energy_joules if schedule.objective == "energy" else schedule.makespan_seconds
 
 
 def _figure(*, height: float) -> Any:
@@ -126,11 +124,13 @@ def _draw_ops(axes: Any, line: Timeline) -> None:
     """One rectangle a span; together in one collection a kind, so that 10,000 ops are quick."""
     least = line.seconds * _LEAST_WIDTH
     count = max(len(line.graph), 1)
-    height = max(1.0, count / 150)  # in ops: thin rows would vanish
+    row = max(1.0, count / 120)  # in ops: thin rows would vanish
     for kind, (label, colour) in _COLOURS.items():
         spans = [span for span in line.spans if span.kind is kind and span.seconds > 0]
         if not spans:
             continue
+        # Transfers are short on most devices: they are drawn taller, to be found.
+        height = row if kind in (NodeKind.OP, NodeKind.RECOMPUTE) else 3 * row
         _rectangles(
             axes,
             [(span.start, span.op, max(span.seconds, least)) for span in spans],
@@ -139,7 +139,7 @@ def _draw_ops(axes: Any, line: Timeline) -> None:
             f"{label} ({len(spans)})",
         )
     axes.set_xlim(0, max(line.seconds, least) * 1.005 or 1)
-    axes.set_ylim(-height, count + height)
+    axes.set_ylim(-2 * row, count + 2 * row)
     axes.set_ylabel("op of the step")
     _mark_phases(axes, line)
     axes.legend(loc="upper left", frameon=False, fontsize=9)
@@ -186,7 +186,9 @@ def _draw_memory(axes: Any, line: Timeline, schedule: _C.Schedule) -> None:
     held = [span.resident_bytes / scale for span in line.spans]
     held.append(held[-1] if held else 0.0)
     axes.fill_between(times, held, step="post", color="#56B4E9", alpha=0.5, linewidth=0)
-    axes.step(times, held, where="post", color=_COLOURS[NodeKind.OP][1], linewidth=0.9, label="plan")
+    axes.step(
+        times, held, where="post", color=_COLOURS[NodeKind.OP][1], linewidth=0.9, label="plan"
+    )
     axes.step(
         plain[0],
         [size / scale for size in plain[1]],
@@ -202,7 +204,7 @@ def _draw_memory(axes: Any, line: Timeline, schedule: _C.Schedule) -> None:
     axes.set_ylim(bottom=0)
     axes.set_ylabel(f"memory ({unit})")
     axes.set_xlabel(f"time on {line.device.name} (s)")
-    axes.legend(loc="lower center", ncols=3, frameon=False, fontsize=9)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False, fontsize=9)
 
 
 def _plain(line: Timeline) -> tuple[list[float], list[int]]:

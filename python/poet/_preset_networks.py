@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ def linear_network() -> nn.Module:
     """POET's `linear`: six linear layers with ReLU on 784 inputs (its graphs/linear.json)."""
     widths = (784, 10, 120, 100, 200, 10, 10)
     layers: list[nn.Module] = []
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers)
 

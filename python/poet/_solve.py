@@ -89,8 +89,8 @@ def solve(
         page_dir: the folder that values would be paged to; None for the system's.
         away_between_steps: optimizer state may stay in the store from one step to the next. Only
             for a runtime that brings it back when something touches it in between, as `poet.wrap`
-            does. None: no on "host"; on another device yes, parameters and buffers too, since
-            nothing but the plan touches them there.
+            does. None: no on "host", else yes; on a device that runs no PyTorch (a
+            microcontroller) parameters and buffers too, since nothing but the plan touches them.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
@@ -174,7 +174,7 @@ def solve(
         "recompute": recompute,
         "paging": paging is not False,
         "away_between_steps": away,
-        "parameters_away": away and elsewhere,
+        "parameters_away": away and device.direct_kernels,
         "time_limit_s": seconds,
         "solve_threads": whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS

@@ -89,9 +89,7 @@ def timeline(
 class _Clock:
     """Transfers run on channels beside the step, or block it where the device has none."""
 
-    def __init__(
-        self, schedule: _C.Schedule, graph: _C.Graph, device: _C.DeviceProfile
-    ) -> None:
+    def __init__(self, schedule: _C.Schedule, graph: _C.Graph, device: _C.DeviceProfile) -> None:
         self._graph = graph
         self._device = device
         self._rewritten = schedule.graph(graph)
