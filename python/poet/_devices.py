@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 import os
 import re
 import sys
@@ -163,14 +164,13 @@ class _Reader:
         if errors:
             place = list(errors[0].path)
             raise self._error([str(part) for part in place], errors[0].message)
-        for place, stated in self._stated():
-            value = stated["value"]
-            if isinstance(value, float) and value != value:  # noqa: PLR0124  NaN passes the schema
-                raise self._error(place.split("."), "expected a number, got nan")
+        for field, stated in self._stated():
+            if math.isnan(stated["value"]):  # which the schema lets pass
+                raise self._error(field.split("."), "expected a number, got nan")
             if stated["source"] not in self._document["sources"]:
                 known = ", ".join(self._document["sources"])
                 message = f"source {stated['source']!r} is not among [sources]: {known}"
-                raise self._error(place.split("."), message)
+                raise self._error(field.split("."), message)
 
     def _error(self, place: list[str], message: str) -> FormatError:
         field = ".".join(place) or "the file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_preset_is_traced_and_its_batch_size_counts(name: str) -> None:
 def test_flops_of_the_forward_pass_are_those_of_the_layers() -> None:
     graph = ModelRequest("linear").graph(None)
     widths = (784, 10, 120, 100, 200, 10, 10)
-    products = sum(2 * a * b for a, b in zip(widths[:-1], widths[1:], strict=True))
+    products = sum(2 * a * b for a, b in itertools.pairwise(widths))
     found = sum(op.flops for op in graph.ops if op.name == "aten::addmm" and op.phase == "forward")
     assert found == products
 

@@ -1,4 +1,4 @@
-"""poet.solve(model=...): presets, modules, wrapped steps, graphs; nothing of a module is changed."""
+"""poet.solve(model=...): what a model may be; nothing of a module is changed."""
 
 from __future__ import annotations
 

@@ -19,21 +19,36 @@ using ::testing::ThrowsMessage;
 // A product that makes an activation, its use, and an update by the activation's gradient.
 Graph step(double flops) {
   std::vector<Op> ops(3);
-  ops[0] = {.name = "aten::mm", .phase = Phase::kForward, .seconds = 9, .flops = flops};
+  for (Op& op : ops) {
+    op.seconds = 9;
+    op.flops = flops;
+  }
+  ops[0].name = "aten::mm";
+  ops[0].phase = Phase::kForward;
   ops[0].workspace_bytes = 64;
   ops[0].inputs = {ValueId(0)};
   ops[0].outputs = {ValueId(1)};
-  ops[1] = {.name = "aten::relu", .phase = Phase::kBackward, .seconds = 9, .flops = flops};
+  ops[1].name = "aten::relu";
+  ops[1].phase = Phase::kBackward;
   ops[1].inputs = {ValueId(1)};
   ops[1].outputs = {ValueId(2)};
-  ops[2] = {.name = "aten::add_.Tensor", .phase = Phase::kOptimizer, .seconds = 9, .flops = flops};
+  ops[2].name = "aten::add_.Tensor";
+  ops[2].phase = Phase::kOptimizer;
   ops[2].inputs = {ValueId(0), ValueId(2)};
   ops[2].outputs = {ValueId(0)};
   ops[2].mutates = {ValueId(0)};
   std::vector<Value> values(3);
-  values[0] = {.kind = ValueKind::kParameter, .bytes = 400, .death = OpId(3)};
-  values[1] = {.kind = ValueKind::kActivation, .bytes = 800, .producer = OpId(0), .death = OpId(2)};
-  values[2] = {.kind = ValueKind::kGradient, .bytes = 400, .producer = OpId(1), .death = OpId(2)};
+  const auto make = [](ValueKind kind, int64_t bytes, OpId producer, OpId death) {
+    Value value;
+    value.kind = kind;
+    value.bytes = bytes;
+    value.producer = producer;
+    value.death = death;
+    return value;
+  };
+  values[0] = make(ValueKind::kParameter, 400, kNoOp, OpId(3));
+  values[1] = make(ValueKind::kActivation, 800, OpId(0), OpId(2));
+  values[2] = make(ValueKind::kGradient, 400, OpId(1), OpId(2));
   return Graph(std::move(ops), std::move(values), /*base_bytes=*/16, /*signature=*/7);
 }
 
