@@ -294,6 +294,7 @@ def solve_in_worker(
     paging: bool = True,
     away_between_steps: bool = False,
     parameters_away: bool = False,
+    deterministic: bool = False,
     starts: Sequence[Schedule] = (),
     solver: str = "auto",
     highs_library: str = "",

@@ -46,6 +46,7 @@ def solve(
     time_limit_s: float = 60,
     solve_threads: int = 1,
     solver: str = "auto",
+    deterministic: bool = False,
     batch_size: int | None = None,
     inputs: object = None,
     loss: Callable[[Any], Any] | None = None,
@@ -96,6 +97,10 @@ def solve(
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
             package highsbox or highspy or a shared library of HiGHS is installed; "gurobi", where
             gurobipy and a licence are. "auto" takes what is fastest of CBC and HiGHS.
+        deterministic: `time_limit_s` limits work instead of seconds, about as much as a quiet
+            machine does in them: the same graph, arguments and solver give the same schedule to the
+            last byte, twice and on a busy machine. Seconds of the search are then of work too. With
+            one thread only. A search that hangs is ended all the same, after 20 times as long.
         batch_size: of a preset; None for 1.
         inputs: what an nn.Module is called with: a tensor, a tuple, or a dict of named arguments.
         loss: of an nn.Module: a function of its output that gives one number. None takes the
@@ -155,6 +160,7 @@ def solve(
     elsewhere = device.name != HOST
     away = elsewhere if away_between_steps is None else away_between_steps
     flag(away, "away_between_steps")
+    flag(deterministic, "deterministic")
     if ram_budget is None:
         ram_budget_bytes = device.ram_bytes or machine_ram_bytes()
     else:
@@ -175,6 +181,7 @@ def solve(
         "paging": paging is not False,
         "away_between_steps": away,
         "parameters_away": away and device.direct_kernels,
+        "deterministic": deterministic,
         "time_limit_s": seconds,
         "solve_threads": whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
@@ -209,6 +216,7 @@ def solve_on(
     parameters_away: bool = False,
     solve_threads: int = 1,
     solver: Solver = Solver.AUTO,
+    deterministic: bool = False,
     should_stop: Callable[[], bool] | None = None,
     on_progress: Callable[[SearchPoint], object] | None = None,
     starts: Sequence[_C.Schedule] = (),
@@ -231,6 +239,7 @@ def solve_on(
         paging=paging,
         away_between_steps=away_between_steps,
         parameters_away=parameters_away,
+        deterministic=deterministic,
         should_stop=should_stop,
         on_progress=on_progress,
         starts=starts,
