@@ -18,6 +18,7 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
+from poet._original import OriginalSolution
 from poet._pareto import pareto
 from poet._presets import preset_names
 from poet._results import Action, Node, SearchPoint, Simulation
@@ -43,6 +44,7 @@ __all__ = [
     "NotBuiltError",
     "Objective",
     "Op",
+    "OriginalSolution",
     "Phase",
     "PoetError",
     "PoetRuntimeError",

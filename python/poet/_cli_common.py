@@ -14,6 +14,7 @@ from poet import _C
 from poet._devices import HOST, find_device
 from poet._enums import Status
 from poet._errors import ArgumentError
+from poet._original import OriginalSolution
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
@@ -37,7 +38,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def exit_code(schedule: _C.Schedule) -> ExitCode:
+def exit_code(schedule: _C.Schedule | OriginalSolution) -> ExitCode:
     """The code for how a solve ended."""
     if schedule.has_plan:
         return ExitCode.PLAN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from poet._budgets import format_bytes, format_seconds
 from poet._cache import open_cache
@@ -72,6 +73,12 @@ def _add_solve(commands: Commands) -> None:
         metavar="SIZE",
         help='bytes, "512MiB" or "60%%" of plain training\'s peak (default: the device\'s RAM)',
     )
+    parser.add_argument(
+        "--accounting",
+        choices=("poet", "original"),
+        default="poet",
+        help="original: memory and time as POET's own program counts them, with --graph paper",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--out", metavar="FILE", help="write the plan, its step and its device")
     group.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf)")
@@ -82,6 +89,8 @@ def _add_solve(commands: Commands) -> None:
 
 
 def _run_solve(options: argparse.Namespace) -> int:
+    if options.accounting == "original":
+        return _run_original(options)
     schedule = solve(
         ram_budget=options.ram_budget, verbose=_shows_progress(options), **solve_options(options)
     )
@@ -96,6 +105,18 @@ def _run_solve(options: argparse.Namespace) -> int:
     else:
         print(schedule)
     return exit_code(schedule)
+
+
+def _run_original(options: argparse.Namespace) -> int:
+    words = solve_options(options)
+    found: Any = solve(ram_budget=options.ram_budget, accounting="original", **words)
+    record = {key: str(v) if key == "status" else v for key, v in vars(found).items()}
+    if options.json:
+        print_json(record)
+    else:
+        for key, value in record.items():
+            print(f"{key:24} {value}")
+    return exit_code(found)
 
 
 def _shows_progress(options: argparse.Namespace) -> bool:

@@ -23,6 +23,7 @@ from poet._devices import HOST, device_names, find_device
 from poet._enums import Objective, Solver
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._models import ModelRequest, is_paper
+from poet._original import solve_original
 from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
@@ -54,6 +55,7 @@ def solve(
     trainable: object = None,
     count: str | None = None,
     cost_model: str | None = None,
+    accounting: str = "poet",
     cache_dir: str | os.PathLike[str] | bool | None = True,
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
@@ -114,6 +116,9 @@ def solve(
             workspaces alone, as in POET's paper. None: "all", but for graph="paper".
         cost_model: "device": the device file's figures; "paper": the constants of POET's own code.
             None: "device", but for graph="paper". docs/costs.md derives both.
+        accounting: "poet", or "original" beside graph="paper": memory and time rows as POET's own
+            program has them, where page-ins take no memory and transfers no time. What comes back
+            then is a `poet.OriginalSolution`, no Schedule: nothing carries it out.
         cache_dir: where measured speeds and recorded presets are kept: a folder, True for the
             user's cache folder, or None. Schedules are not kept there: `Schedule.save` does that.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
@@ -169,6 +174,22 @@ def solve(
     if runtime_budget is not None:
         deadline = parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
     flag(verbose, "verbose")
+    if accounting == "original":
+        if not request.paper:
+            raise ArgumentError(
+                'accounting="original": expected graph="paper" beside it: the program is POET\'s '
+                "own, for its own layer graphs."
+            )
+        original: Any = solve_original(
+            recorded,
+            device,
+            ram_budget_bytes=ram_budget_bytes,
+            runtime_budget_seconds=deadline,
+            time_limit_s=seconds,
+        )
+        return original  # type: ignore[no-any-return]
+    if accounting != "poet":
+        raise ArgumentError(f'accounting: expected "poet" or "original"; got {accounting!r}.')
     if on_progress is not None and not callable(on_progress):
         raise ArgumentError(
             f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,50 @@ def test_verified_optima_are_reached_or_rightly_refused(row: dict[str, object]) 
     else:
         assert schedule.status == "optimal"
         assert schedule.energy_joules == pytest.approx(row["joules"], rel=JOULES)
+
+
+@pytest.mark.parametrize("row", RESULTS["optima"], ids=key)
+def test_the_originals_own_program_gives_its_verified_optima(row: dict[str, object]) -> None:
+    pytest.importorskip("scipy")
+    solution: Any = poet.solve(
+        model=row["model"],
+        platform=str(row["platform"]),
+        graph="paper",
+        accounting="original",
+        ram_budget=int(str(row["ram_budget_bytes"])),
+        runtime_budget=float(str(row["runtime_multiplier"])),
+        time_limit_s=120,
+    )
+    assert isinstance(solution, poet.OriginalSolution)
+    if row["joules"] is None:
+        assert solution.status == "infeasible" and not solution.has_plan
+        return
+    assert solution.status == "optimal"
+    assert solution.energy_joules == pytest.approx(row["joules"], rel=JOULES)
+    assert solution.peak_bytes <= solution.ram_budget
+
+
+def test_page_ins_are_counted_here_and_forbid_an_optimum_of_the_original() -> None:
+    """Its transformer at 90 % on a72 holds 36,177,920 bytes inside a budget of 33,973,862."""
+    pytest.importorskip("scipy")
+    budget = {"ram_budget": 33_973_862, "runtime_budget": 1.5}
+    original: Any = poet.solve(
+        model="transformer", platform="a72", graph="paper", accounting="original", **budget
+    )
+    assert original.page_ins > 0
+    assert original.peak_bytes <= 33_973_862 < original.true_peak_bytes
+    assert original.transfer_seconds > 0
+    ours = poet.solve(model="transformer", platform="a72", graph="paper", **budget)
+    if ours.has_plan:
+        assert ours.peak_bytes <= 33_973_862
+        assert ours.energy_joules > original.energy_joules * (1 + 1e-4)
+
+
+def test_accounting_is_checked() -> None:
+    with pytest.raises(poet.ArgumentError, match='accounting: expected "poet" or "original"'):
+        poet.solve(model="linear", graph="paper", platform="m4", accounting="none")
+    with pytest.raises(poet.ArgumentError, match='graph="paper"'):
+        poet.solve(model="linear", accounting="original")
 
 
 def test_batch_size_counts_everywhere() -> None:
