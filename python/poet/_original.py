@@ -148,11 +148,12 @@ class _Program:
         self._rows.append((terms, low, high))
 
     def plain(self) -> Any:
-        """Everything runs once and is kept."""
+        """Everything runs once and is kept to its last use."""
         n = self._nodes
         x = np.zeros((6, n, n))
         x[0] = np.eye(n)
-        x[1] = np.tri(n, n, -1)
+        for u, v in self._edges:
+            x[1, u + 1 : v + 1, u] = 1
         return x
 
     def solve(self, time_limit_s: float) -> tuple[Status, Any, str]:
