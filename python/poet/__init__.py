@@ -2,6 +2,8 @@
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
+from poet._compare import Comparison, ComparisonRow, compare
+from poet._compare_live import Measurement
 from poet._devices import device_names
 from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
@@ -18,6 +20,7 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
+from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
 from poet._presets import preset_names
@@ -36,9 +39,14 @@ __all__ = [
     "BudgetError",
     "BudgetWarning",
     "CacheWarning",
+    "Comparison",
+    "ComparisonRow",
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "Measurement",
+    "Method",
+    "MethodTable",
     "Node",
     "NodeKind",
     "NotBuiltError",
@@ -63,7 +71,9 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "compare",
     "device_names",
+    "methods",
     "pareto",
     "preset_names",
     "simulate",

@@ -74,6 +74,9 @@ def _add_solve(commands: Commands) -> None:
         help='bytes, "512MiB" or "60%%" of plain training\'s peak (default: the device\'s RAM)',
     )
     parser.add_argument(
+        "--method", default="poet", metavar="NAME", help="what plans (default: %(default)s)"
+    )
+    parser.add_argument(
         "--accounting",
         choices=("poet", "original"),
         default="poet",
@@ -92,7 +95,10 @@ def _run_solve(options: argparse.Namespace) -> int:
     if options.accounting == "original":
         return _run_original(options)
     schedule = solve(
-        ram_budget=options.ram_budget, verbose=_shows_progress(options), **solve_options(options)
+        ram_budget=options.ram_budget,
+        method=options.method,
+        verbose=_shows_progress(options),
+        **solve_options(options),
     )
     if options.out:
         save_all(schedule, options.out)

@@ -33,7 +33,9 @@ Json toJson(const SolveOptions& options) {
                {"recompute", options.recompute},
                {"paging", options.paging},
                {"away_between_steps", options.away_between_steps},
-               {"parameters_away", options.parameters_away}};
+               {"parameters_away", options.parameters_away},
+               {"method", options.method},
+               {"python", options.python}};
   for (const Schedule& start : options.starts) json["starts"].push_back(start.toJson());
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
@@ -65,6 +67,8 @@ SolveOptions readOptions(const Json& json) {
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
   options.parameters_away = in.flagOr("parameters_away", false);
+  if (in.find("method") != nullptr) options.method = in.text("method");
+  if (in.find("python") != nullptr) options.python = in.text("python");
   if (in.find("runtime_budget_seconds") != nullptr)
     options.runtime_budget_seconds = in.number("runtime_budget_seconds");
   if (in.find("starts") != nullptr) {
