@@ -2,7 +2,7 @@
 
     python benchmarks/presets.py --out build/presets.jsonl [--all] [--only linear] [--platforms m4]
 
-Without --all: POET's eight models on its five platforms. Budgets are shares of the step's plain peak
+Without --all: POET's eight models on its five platforms. Budgets are shares of the plain peak
 and the device's own RAM. Every step is recorded once. A cell is a line of the file as soon as it is
 done, and a second run goes on where the first one ended. A cell fails where there is neither a plan
 nor a proof that there is none. Prints the number of failures as JSON in the last line.
