@@ -29,6 +29,9 @@ endif()
 if(TARGET _C)
   set_target_properties(_C PROPERTIES INSTALL_RPATH "$ORIGIN/lib;$ORIGIN/../torch/lib")
   install(TARGETS _C LIBRARY DESTINATION poet)
+  install(DIRECTORY profiles/ DESTINATION poet/profiles FILES_MATCHING PATTERN "*.toml" PATTERN "*.json")
+  install(DIRECTORY tests/data/poet_reference/ DESTINATION poet/paper_graphs FILES_MATCHING PATTERN "*.json"
+    PATTERN "results.json" EXCLUDE)
 endif()
 
 foreach(library IN LISTS Cbc_RUNTIME_LIBRARIES)
@@ -52,10 +55,13 @@ endforeach()
 # anybody's include path.
 set(poet_core_headers
   device/profile.h
+  device/retarget.h
+  graph/accounting.h
   graph/error.h
   graph/export.h
   graph/graph.h
   graph/ids.h
+  graph/op_class.h
   methods/moccasin.h
   methods/poet_paper.h
   planner/planner.h

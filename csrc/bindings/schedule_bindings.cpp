@@ -230,6 +230,26 @@ void bindForPeople(py::class_<Schedule, SchedulePtr>& cls) {
            return fromPackage("poet._summary", "summary")(self, graph);
          },
          py::arg("graph") = py::none(), "What was asked and what came out, as a table.")
+      .def_property_readonly(
+          "advice",
+          [](const py::object& self) { return fromPackage("poet._advice", "advice")(self); },
+          "What would help where there is no plan: a tuple of sentences, best first.")
+      .def(
+          "plot",
+          [](const py::object& self, const py::object& path, const py::object& graph) {
+            return fromPackage("poet._plot", "plot")(self, path, graph);
+          },
+          py::arg("path") = py::none(), py::arg("graph") = py::none(),
+          "Draws ops against time and memory against time with matplotlib, and returns the figure; "
+          "writes it to `path` (.png, .svg, .pdf) where one is given.")
+      .def(
+          "to_perfetto",
+          [](const py::object& self, const py::object& path, const py::object& graph) {
+            return fromPackage("poet._perfetto", "to_perfetto")(self, path, graph);
+          },
+          py::arg("path") = py::none(), py::arg("graph") = py::none(),
+          "The schedule as a trace for ui.perfetto.dev: JSON text, written to `path` where one is "
+          "given.")
       .def("__str__",
            [](const py::object& self) { return fromPackage("poet._summary", "summary")(self); })
       .def("__repr__", [](const Schedule& s) {

@@ -8,6 +8,9 @@
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "device/profile.h"
+#include "device/retarget.h"
+#include "graph/accounting.h"
+#include "graph/op_class.h"
 #include "methods/method.h"
 #include "planner/planner.h"
 #include "schedule/simulator.h"
@@ -65,7 +68,7 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            const std::string& minimize, double time_limit_seconds, int threads,
                            const std::string& worker_path, const py::object& should_stop,
                            const py::object& on_progress, bool recompute, bool paging,
-                           bool away_between_steps, bool deterministic,
+                           bool away_between_steps, bool parameters_away, bool deterministic,
                            const std::vector<std::shared_ptr<Schedule>>& starts,
                            const std::string& solver, const std::string& highs_library,
                            const std::vector<std::string>& gurobi_command,
@@ -83,6 +86,7 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                        .recompute = recompute,
                        .paging = paging,
                        .away_between_steps = away_between_steps,
+                       .parameters_away = parameters_away,
                        .method = method,
                        .python = python};
   checkMethod(profile, options);  // found wrong here rather than in the worker
@@ -183,6 +187,20 @@ void bindProfile(py::module_& m) {
       .def_readonly("dma_channels", &DeviceProfile::dma_channels,
                     "Transfers that may run beside ops; 0: a transfer blocks.")
       .def_readonly("store_source", &DeviceProfile::store_source)
+      .def_readonly("ram_bytes", &DeviceProfile::ram_bytes, "0: unknown.")
+      .def_readonly("flash_bytes", &DeviceProfile::flash_bytes, "0: unknown.")
+      .def_property_readonly("has_rates", &DeviceProfile::hasRates,
+                             "Whether it says how long an op takes that ran elsewhere.")
+      .def_readonly("convolution_rate", &DeviceProfile::convolution_rate, "Flops a second.")
+      .def_readonly("matmul_rate", &DeviceProfile::matmul_rate, "Flops a second.")
+      .def_readonly("elementwise_rate", &DeviceProfile::elementwise_rate, "Flops a second.")
+      .def_readonly("memory_rate", &DeviceProfile::memory_rate, "Bytes a second.")
+      .def_readonly("op_overhead_seconds", &DeviceProfile::op_overhead_seconds)
+      .def_readonly("direct_kernels", &DeviceProfile::direct_kernels,
+                    "Whether its kernels need no workspace.")
+      .def_static("from_json", &DeviceProfile::fromJson, py::arg("text"),
+                  "Raises poet.FormatError.")
+      .def("to_json", &DeviceProfile::toJson)
       .def("with_store", &withStore, py::arg("read_rate"), py::arg("write_rate"),
            py::arg("read_latency_seconds"), py::arg("write_latency_seconds"),
            py::arg("dma_channels") = 0, py::arg("wake_joules") = 0.0, py::arg("source") = "",
@@ -194,10 +212,36 @@ void bindProfile(py::module_& m) {
   makePublic(cls);
 }
 
+// A new graph made from one, without the GIL.
+template <class Pass>
+std::shared_ptr<Graph> pass(const Pass& make) {
+  const py::gil_scoped_release release;
+  return std::make_shared<Graph>(make());
+}
+
+void bindPasses(py::module_& m) {
+  m.def(
+      "on_device",
+      [](const std::shared_ptr<Graph>& graph, const DeviceProfile& device) {
+        return pass([&] { return onDevice(*graph, device); });
+      },
+      py::arg("graph"), py::arg("device"), "The step with the device's times and workspaces.");
+  m.def(
+      "activations_only",
+      [](const std::shared_ptr<Graph>& graph) {
+        return pass([&] { return activationsOnly(*graph); });
+      },
+      py::arg("graph"), "The step in which activations and workspaces alone have bytes.");
+  m.def(
+      "op_class", [](const std::string& name) { return std::string(toString(opClassOf(name))); },
+      py::arg("name"), "\"convolution\", \"matmul\" or \"elementwise\".");
+}
+
 }  // namespace
 
 void bindSolve(py::module_& m) {
   bindProfile(m);
+  bindPasses(m);
   m.def("methods", &methodsForPython);
   m.def("simulate", &simulateFromPython, py::arg("graph"), py::arg("schedule"), py::arg("profile"));
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
@@ -206,6 +250,7 @@ void bindSolve(py::module_& m) {
         py::arg("should_stop") = py::none(), py::arg("on_progress") = py::none(),
         py::arg("recompute") = SolveOptions{}.recompute, py::arg("paging") = SolveOptions{}.paging,
         py::arg("away_between_steps") = SolveOptions{}.away_between_steps,
+        py::arg("parameters_away") = SolveOptions{}.parameters_away,
         py::arg("deterministic") = SolveOptions{}.deterministic,
         py::arg("starts") = std::vector<std::shared_ptr<Schedule>>(),
         py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",

@@ -62,6 +62,14 @@ void DeviceProfile::check() const {
   checkNumber(*this, "store_read_latency_seconds", store_read_latency_seconds, true);
   checkNumber(*this, "store_write_latency_seconds", store_write_latency_seconds, true);
   checkNumber(*this, "wake_joules", wake_joules, true);
+  checkNumber(*this, "convolution_rate", convolution_rate, true);
+  checkNumber(*this, "matmul_rate", matmul_rate, true);
+  checkNumber(*this, "elementwise_rate", elementwise_rate, true);
+  checkNumber(*this, "memory_rate", memory_rate, true);
+  checkNumber(*this, "op_overhead_seconds", op_overhead_seconds, true);
+  POET_CHECK(ram_bytes >= 0 && flash_bytes >= 0, "profile \"", name,
+             "\": ram_bytes and flash_bytes: expected numbers >= 0, got ", ram_bytes, " and ",
+             flash_bytes);
   POET_CHECK(dma_channels >= 0 && dma_channels <= kMaxDmaChannels, "profile \"", name,
              "\": dma_channels: expected a number in [0, ", kMaxDmaChannels, "], got ",
              dma_channels);

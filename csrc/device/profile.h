@@ -48,6 +48,20 @@ struct POET_API DeviceProfile {
   int dma_channels = 0;
   static constexpr int kMaxDmaChannels = 1024;
   static constexpr int64_t kMaxGeneratorStateBytes = int64_t{1} << 30;
+  // What the device has, for budgets that nobody gave; 0: unknown.
+  int64_t ram_bytes = 0;
+  int64_t flash_bytes = 0;  // of its secondary storage
+  // How fast it computes, in flops a second by class of op (graph/op_class.h), and how fast it
+  // reads and writes its memory, in bytes a second (0: never what limits an op). 0 flops a second:
+  // the times of a recorded step are this device's own (device/retarget.h).
+  double convolution_rate = 0;
+  double matmul_rate = 0;
+  double elementwise_rate = 0;
+  double memory_rate = 0;
+  double op_overhead_seconds = 0;  // of starting any op
+  // It carries the plan out itself, without PyTorch: kernels need no workspace, and nothing but the
+  // plan holds a value.
+  bool direct_kernels = false;
   std::string energy_source;  // where the watts come from, for the user
   std::string store_source;   // where the rates come from; empty without a store
 
@@ -55,6 +69,7 @@ struct POET_API DeviceProfile {
   double replaySeconds(const Op& op) const {
     return replay_factor * op.seconds + replay_fixed_seconds;
   }
+  bool hasRates() const { return convolution_rate > 0 && matmul_rate > 0 && elementwise_rate > 0; }
   bool hasStore() const { return store_read_rate > 0 && store_write_rate > 0; }
   // Throws ArgumentError naming the field that no device has: a power, a cost or a latency that is
   // negative, infinite or no number. simulate() and every way to solve begin with it.

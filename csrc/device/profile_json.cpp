@@ -29,6 +29,11 @@ constexpr NumberField kNumbers[] = {
     {"store_read_latency_seconds", &DeviceProfile::store_read_latency_seconds},
     {"store_write_latency_seconds", &DeviceProfile::store_write_latency_seconds},
     {"wake_joules", &DeviceProfile::wake_joules},
+    {"convolution_rate", &DeviceProfile::convolution_rate},
+    {"matmul_rate", &DeviceProfile::matmul_rate},
+    {"elementwise_rate", &DeviceProfile::elementwise_rate},
+    {"memory_rate", &DeviceProfile::memory_rate},
+    {"op_overhead_seconds", &DeviceProfile::op_overhead_seconds},
 };
 
 }  // namespace
@@ -38,6 +43,9 @@ std::string DeviceProfile::toJson() const {
   for (const NumberField& field : kNumbers) object[field.key] = this->*field.member;
   object["generator_state_bytes"] = generator_state_bytes;
   object["dma_channels"] = dma_channels;
+  object["ram_bytes"] = ram_bytes;
+  object["flash_bytes"] = flash_bytes;
+  object["direct_kernels"] = direct_kernels;
   object["energy_source"] = energy_source;
   object["store_source"] = store_source;
   return object.dump(2, ' ', false, json::OrderedJson::error_handler_t::replace) + "\n";
@@ -60,6 +68,9 @@ DeviceProfile DeviceProfile::fromJson(std::string_view text) {
   profile.generator_state_bytes =
       in.integerOr("generator_state_bytes", profile.generator_state_bytes, 0);
   profile.dma_channels = static_cast<int>(in.integerOr("dma_channels", 0, 0, kMaxDmaChannels));
+  profile.ram_bytes = in.integerOr("ram_bytes", 0, 0);
+  profile.flash_bytes = in.integerOr("flash_bytes", 0, 0);
+  profile.direct_kernels = in.flagOr("direct_kernels", false);
   profile.energy_source = in.textOr("energy_source", "");
   profile.store_source = in.textOr("store_source", "");
   in.finish();

@@ -37,14 +37,19 @@ ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
           .away = away};
 }
 
-// Optimizer state that may stay in the store between steps, largest first.
+bool mayBeAway(ValueKind kind, const SolveOptions& options) {
+  if (kind == ValueKind::kOptimizerState) return true;
+  return options.parameters_away && (kind == ValueKind::kParameter || kind == ValueKind::kBuffer);
+}
+
+// What may stay in the store between steps, largest first.
 std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
                                const SolveOptions& options) {
   std::vector<ValueId> found;
   if (!options.away_between_steps || !options.paging || !profile.hasStore()) return found;
   for (int64_t i = 0; i < graph.numValues(); ++i) {
     const Value& value = graph.value(ValueId(i));
-    if (value.kind == ValueKind::kOptimizerState && value.producer == kNoOp && value.evictable &&
+    if (mayBeAway(value.kind, options) && value.producer == kNoOp && value.evictable &&
         value.bytes > 0 && value.death == graph.endOfStep())
       found.emplace_back(i);
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "trace/flops.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -257,6 +258,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
   for (size_t v = known_values; v < values_.size(); ++v) node.workspace_bytes -= values_[v].bytes;
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
+  if (!node.metadata_only && !node.reads_no_data) node.flops = flopsOf(node.name, op.in, op.out);
 }
 
 void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits,

@@ -4,6 +4,7 @@ from poet import _native  # first: says clearly why poet cannot be loaded where 
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
 from poet._compare import Comparison, ComparisonRow, compare
 from poet._compare_live import Measurement
+from poet._devices import device_names
 from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
     ArgumentError,
@@ -20,7 +21,9 @@ from poet._errors import (
     StoreWarning,
 )
 from poet._methods import Method, MethodTable, methods
+from poet._original import OriginalSolution
 from poet._pareto import pareto
+from poet._presets import preset_names
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
@@ -49,6 +52,7 @@ __all__ = [
     "NotBuiltError",
     "Objective",
     "Op",
+    "OriginalSolution",
     "Phase",
     "PoetError",
     "PoetRuntimeError",
@@ -68,8 +72,10 @@ __all__ = [
     "WrappedStep",
     "__version__",
     "compare",
+    "device_names",
     "methods",
     "pareto",
+    "preset_names",
     "simulate",
     "solve",
     "trace",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from poet import _C
-from poet._errors import ArgumentError
+from poet import _C, _cli_doctor, _cli_show, _cli_solve
+from poet._cli_common import EXIT_CODES, Commands, ExitCode
+from poet._errors import ArgumentError, FormatError, PoetError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,71 +19,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after the command's name; None: those of this process.
 
     Returns:
-        The exit code: 0; 1 where something is missing; 2 for arguments that make no sense.
+        The exit code: see `ExitCode`.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
     run = getattr(options, "run", None)
     if run is None:
         parser.print_help()
-        return 2
+        return ExitCode.WRONG_USE
     try:
-        code: int = run(options)
-    except ArgumentError as error:
+        return int(run(options))
+    except (ArgumentError, FormatError) as error:
         print(f"poet {options.command}: {error}", file=sys.stderr)
-        return 2
-    return code
+        return ExitCode.WRONG_USE
+    except PoetError as error:
+        print(f"poet {options.command}: {error}", file=sys.stderr)
+        return ExitCode.WRONG_USE
+    except KeyboardInterrupt:
+        print(f"poet {options.command}: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with exit code 1 for wrong use; argparse's own 2 means "infeasible" here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.WRONG_USE, f"{self.prog}: error: {message}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="poet",
         description="Trains a PyTorch model inside a memory budget, with the same bits.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"poet {_C.version}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    _add_doctor(commands)
-    return parser
+    try:
+        import shtab  # noqa: PLC0415  optional
 
-
-# One function a command: its words, and what runs it.
-
-
-def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="look at what poet needs and uses on this machine",
-        description=(
-            "Looks at versions, the solver, the folder for paged values, the cache, processor, "
-            "memory, allocator and GPU, and says what to do about what is missing."
-        ),
-        epilog="Exit code: 0 where poet works, 1 where something that it needs is missing.",
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure the speed of the folder for paged values again (about a second)",
-    )
-    parser.add_argument(
-        "--page-dir", metavar="DIR", help="folder for paged values (default: the system's)"
-    )
-    parser.add_argument(
-        "--cache-dir", metavar="DIR", help="folder of the cache (default: the user's)"
-    )
-    parser.set_defaults(run=_run_doctor)
-
-
-def _run_doctor(options: argparse.Namespace) -> int:
-    from poet import _doctor  # noqa: PLC0415  other commands do not need it
-
-    findings = _doctor.examine(
-        _doctor.DoctorOptions(
-            page_dir=options.page_dir, cache_dir=options.cache_dir, measure=options.measure
+        shtab.add_argument_to(
+            parser, "--print-completion", help="print a completion script for that shell"
         )
+    except ImportError:
+        pass
+    commands: Commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", parser_class=_Parser
     )
-    print(_doctor.report_json(findings) if options.json else _doctor.report(findings))
-    return int(any(finding.state == "missing" for finding in findings))
+    _cli_solve.add_commands(commands)
+    _cli_show.add_commands(commands)
+    _cli_doctor.add_commands(commands)
+    return parser
 
 
 __all__ = ["main"]

@@ -16,10 +16,12 @@ from tqdm.auto import tqdm
 from poet import _C
 from poet._budgets import ByteBudget, format_bytes, parse_bytes, positive_number, whole_number
 from poet._compare_live import Measurement, measure_plain, measure_wrapped
+from poet._devices import find_device
 from poet._errors import ArgumentError
 from poet._methods import check_method, methods
+from poet._models import as_graph
 from poet._results import Simulation
-from poet._solve import as_graph, solve
+from poet._solve import on_device, solve
 from poet._trace import trace
 
 DEFAULT_BUDGETS = ("90%", "70%", "50%", "30%")
@@ -303,7 +305,8 @@ def _recorded(
 
 
 def _plain(graph: _C.Graph, platform: str) -> Simulation:
-    return _C.simulate(graph, None, _C.DeviceProfile.by_name(platform))
+    device = find_device(platform).profile
+    return _C.simulate(on_device(graph, device, None), None, device)
 
 
 def _extra(value: float | None, plain: float) -> str:

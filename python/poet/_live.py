@@ -209,18 +209,28 @@ if verify_wanted():  # the debug mode counts every block, so it must see them al
 
 
 def run_step(
-    session: _C.Session, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    session: _C.Session,
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None = None,
+    inputs: list[torch.Tensor] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Runs one step under the session; returns its result and the session's report.
+
+    `held` gives the tensors that are resident and the gradients among them, in place of all that
+    Python holds; `inputs` are the batch's, in place of those among the arguments.
 
     Whatever the step raises comes out unchanged, after everything that was away is back.
     """
     traced = session.next_step_is_traced()
-    existing, gradients = existing_tensors() if traced else ([], [])
+    existing, gradients = (held or existing_tensors)() if traced else ([], [])
+    batch = tensors_in((args, kwargs)) if inputs is None else inputs
     with optimizer_phases(session):
         failed = True
         try:  # a signal may arrive anywhere: what has begun must end
-            session.begin_step(tensors_in((args, kwargs)), gradients, existing)
+            session.begin_step(batch, gradients, existing)
             del existing, gradients
             if not traced:
                 raw_doors.open(session)

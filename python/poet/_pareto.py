@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from poet import _C
 from poet._budgets import (
@@ -14,8 +15,10 @@ from poet._budgets import (
     positive_number,
     whole_number,
 )
+from poet._cache import open_cache
 from poet._errors import ArgumentError
-from poet._solve import as_graph, solve
+from poet._models import ModelRequest, is_paper
+from poet._solve import choose_device, on_device, solve
 
 _LEAST_SHARE = 0.2  # of the time, for the least budget where none is given
 _FIRST_PASS_SHARE = 0.6  # of the rest
@@ -24,10 +27,11 @@ _MOST_POINTS = 1000
 
 def pareto(
     *,
-    graph: _C.Graph | str | os.PathLike[str],
+    model: object = None,
+    graph: _C.Graph | str | os.PathLike[str] | None = None,
     budgets: Sequence[ByteBudget] | None = None,
     points: int = 8,
-    platform: str = "host",
+    platform: str | os.PathLike[str] = "host",
     runtime_budget: TimeBudget | None = None,
     minimize: str = "energy",
     recompute: bool = True,
@@ -36,6 +40,13 @@ def pareto(
     time_limit_s: float = 60,
     solve_threads: int = 1,
     solver: str = "auto",
+    batch_size: int | None = None,
+    inputs: object = None,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: object = None,
+    trainable: object = None,
+    count: str | None = None,
+    cost_model: str | None = None,
     cache_dir: str | os.PathLike[str] | bool | None = True,
 ) -> tuple[_C.Schedule, ...]:
     """The trade-off curve: the best schedule for each of several memory budgets.
@@ -44,7 +55,8 @@ def pareto(
     so no schedule costs more than one for less memory.
 
     Args:
-        graph: the recorded step, or the path of a file written by `Graph.save`.
+        model: as for `poet.solve`; recorded once.
+        graph: likewise.
         budgets: the budgets, each as `ram_budget` of `poet.solve`; None for `points` of them, in
             even steps from the least that a search finds to the peak of the plain step.
         points: number of budgets where none are given, from 2 on.
@@ -57,7 +69,14 @@ def pareto(
         time_limit_s: seconds that the whole curve may take.
         solve_threads: as for `poet.solve`.
         solver: likewise.
-        cache_dir: likewise.
+        batch_size: likewise, and so are inputs, loss, optimizer, trainable, count and cost_model.
+        inputs: see there.
+        loss: see there.
+        optimizer: see there.
+        trainable: see there.
+        count: see there.
+        cost_model: see there.
+        cache_dir: as for `poet.solve`.
 
     Returns:
         A schedule for each distinct budget, in ascending order of budgets. Those that cannot be met
@@ -70,7 +89,12 @@ def pareto(
     """
     begin = time.monotonic()
     limit = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
-    recorded = as_graph(graph)
+    request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
+    device = choose_device(platform, cost_model, request.paper)
+    recorded = request.graph_or(graph, open_cache(cache_dir))
+    recorded = on_device(recorded, device, count, request.paper)
+    if request.paper:
+        count, cost_model = count or "activations", cost_model or "paper"
     if minimize == "memory":
         raise ArgumentError(
             'minimize: expected "energy" or "time": a curve of budgets shows what less memory '
@@ -90,16 +114,18 @@ def pareto(
             time_limit_s=max(seconds, 0.1),
             solve_threads=solve_threads,
             solver=solver,
+            count=count,
+            cost_model=cost_model,
             cache_dir=cache_dir,
             starts=[start for start in starts if start.has_plan],
         )
 
     if budgets is None:
-        count = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
+        number = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
         peak = recorded.plain_peak_bytes()
         # A budget of one byte is never met: what is reported instead is the least that was found.
         least = best(1, _LEAST_SHARE * limit, []).least_ram_budget or peak
-        budgets = [least + (peak - least) * k // (count - 1) for k in range(count)]
+        budgets = [least + (peak - least) * k // (number - 1) for k in range(number)]
     elif isinstance(budgets, str) or not isinstance(budgets, Sequence) or not budgets:
         raise ArgumentError(
             'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), or None; got '

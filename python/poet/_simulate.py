@@ -6,9 +6,11 @@ import os
 
 from poet import _C
 from poet._cache import open_cache
+from poet._devices import find_device
 from poet._errors import ArgumentError
+from poet._models import as_graph
 from poet._results import Simulation
-from poet._solve import as_graph, with_store
+from poet._solve import with_store
 
 
 def simulate(
@@ -46,9 +48,7 @@ def simulate(
             f"schedule: expected a poet.Schedule or None; got {type(schedule).__name__}. "
             "Read a saved one with poet.Schedule.load(path)."
         )
-    if not isinstance(platform, str):
-        raise ArgumentError(f"platform: expected the name of a device as a str; got {platform!r}.")
-    device = _C.DeviceProfile.by_name(platform)
+    device = find_device(platform).profile
     if page_dir is not None:
         device = with_store(device, True, page_dir, open_cache(cache_dir))
     elif schedule is not None and schedule.device is not None and schedule.device.has_store:

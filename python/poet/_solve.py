@@ -20,9 +20,12 @@ from poet._budgets import (
     whole_number,
 )
 from poet._cache import Cache, open_cache
+from poet._devices import HOST, device_names, find_device
 from poet._enums import Objective, Solver
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._methods import check_method
+from poet._models import ModelRequest, is_paper
+from poet._original import solve_original
 from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
@@ -33,8 +36,9 @@ _MOST_THREADS = 1024
 
 def solve(
     *,
-    graph: _C.Graph | str | os.PathLike[str],
-    platform: str = "host",
+    model: object = None,
+    graph: _C.Graph | str | os.PathLike[str] | None = None,
+    platform: str | os.PathLike[str] = "host",
     ram_budget: ByteBudget | None = None,
     runtime_budget: TimeBudget | None = None,
     method: str = "poet",
@@ -42,11 +46,19 @@ def solve(
     recompute: bool = True,
     paging: bool | None = None,
     page_dir: str | os.PathLike[str] | None = None,
-    away_between_steps: bool = False,
+    away_between_steps: bool | None = None,
     time_limit_s: float = 60,
     solve_threads: int = 1,
     solver: str = "auto",
     deterministic: bool = False,
+    batch_size: int | None = None,
+    inputs: object = None,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: object = None,
+    trainable: object = None,
+    count: str | None = None,
+    cost_model: str | None = None,
+    accounting: str = "poet",
     cache_dir: str | os.PathLike[str] | bool | None = True,
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
@@ -59,10 +71,18 @@ def solve(
     exception.
 
     Args:
-        graph: the recorded step, or the path of a file written by `Graph.save`.
-        platform: name of the device that the step runs on.
+        model: what is trained: the name of a preset ("resnet18_cifar"; `poet.preset_names()` has
+            them all), an nn.Module with `inputs` and `loss`, a step of `poet.wrap` that has run, a
+            Graph or the path of a file written by `Graph.save`. A module or preset is run twice or
+            more on this machine to record it; a module's parameters, buffers, gradients and mode,
+            its optimizer and the generators are as before, bit for bit.
+        graph: the recorded step in place of `model`, or the path of its file. "paper", beside the
+            name of a model, takes the layer graph of POET's own code; that implies
+            count="activations" and cost_model="paper".
+        platform: the device that the step runs on: "host", the name of a device that poet knows
+            (`poet.device_names()`), or the path of a device file (profiles/README.md).
         ram_budget: most bytes that may be resident at once: bytes, "512MiB", "1.5GiB", or "60%" of
-            the plain step's peak. None stands for the RAM of this machine.
+            the plain step's peak. None stands for the RAM of the device.
         runtime_budget: longest that the step may take: a ratio to the plain step's time (1.3), or
             a time ("1.5s"). None stands for no deadline.
         method: what plans: a name that `poet.methods()` has. The schedule is that method's own, or
@@ -77,7 +97,8 @@ def solve(
         page_dir: the folder that values would be paged to; None for the system's.
         away_between_steps: optimizer state may stay in the store from one step to the next. Only
             for a runtime that brings it back when something touches it in between, as `poet.wrap`
-            does.
+            does. None: no on "host", else yes; on a device that runs no PyTorch (a
+            microcontroller) parameters and buffers too, since nothing but the plan touches them.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
@@ -87,8 +108,24 @@ def solve(
             machine does in them: the same graph, arguments and solver give the same schedule to the
             last byte, twice and on a busy machine. Seconds of the search are then of work too. With
             one thread only. A search that hangs is ended all the same, after 20 times as long.
-        cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
-            None. Schedules are not kept there: `Schedule.save` does that.
+        batch_size: of a preset; None for 1.
+        inputs: what an nn.Module is called with: a tensor, a tuple, or a dict of named arguments.
+        loss: of an nn.Module: a function of its output that gives one number. None takes the
+            output itself, or its attribute `loss`.
+        optimizer: "sgd", "momentum", "adam" or "adamw", a torch.optim.Optimizer, or a function that
+            makes one from a list of parameters. None: "sgd" for a preset; for an nn.Module forward
+            and backward alone.
+        trainable: which parameters of a preset or nn.Module are trained: "all", "last", "last 2"
+            (layers), "bias" (with the last layer), or patterns of names such as ["layer4.*"].
+        count: what counts towards the budget: "all", or "activations": these, their gradients and
+            workspaces alone, as in POET's paper. None: "all", but for graph="paper".
+        cost_model: "device": the device file's figures; "paper": the constants of POET's own code.
+            None: "device", but for graph="paper". docs/costs.md derives both.
+        accounting: "poet", or "original" beside graph="paper": memory and time rows as POET's own
+            program has them, where page-ins take no memory and transfers no time. What comes back
+            then is a `poet.OriginalSolution`, no Schedule: nothing carries it out.
+        cache_dir: where measured speeds and recorded presets are kept: a folder, True for the
+            user's cache folder, or None. Schedules are not kept there: `Schedule.save` does that.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
             keeps these budgets is never lost: the result is at least as good.
         verbose: shows a progress bar with the best plan, the bound and the gap.
@@ -100,8 +137,8 @@ def solve(
         search went.
 
     Raises:
-        ArgumentError: an argument makes no sense, `page_dir` takes no page file, or the solver
-            that was named cannot be had.
+        ArgumentError: an argument makes no sense, the model cannot run, `page_dir` takes no page
+            file, or the solver that was named cannot be had.
         FormatError: the file named by `graph` holds no graph.
         PoetRuntimeError: the file cannot be read, or the solver program is missing.
 
@@ -117,25 +154,47 @@ def solve(
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """
-    recorded = as_graph(graph)
     chosen = parse_solver(solver)
     if chosen is not Solver.AUTO:
         check_solver(chosen, worker_path())
     flag(recompute, "recompute")
-    flag(away_between_steps, "away_between_steps")
+    objective = parse_objective(minimize)
+    seconds = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
+    if ram_budget is not None:  # nothing is recorded for a budget that makes no sense
+        parse_bytes(ram_budget, plain_peak_bytes=1 << 50)
+    cache = open_cache(cache_dir)
+    request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
+    device = choose_device(platform, cost_model, request.paper)
+    device = with_store(device, paging, page_dir, cache)
+    recorded = on_device(request.graph_or(graph, cache), device, count, request.paper)
+    elsewhere = device.name != HOST
+    away = elsewhere if away_between_steps is None else away_between_steps
+    flag(away, "away_between_steps")
     flag(deterministic, "deterministic")
-    device = _C.DeviceProfile.by_name(_text(platform, "platform", "the name of a device"))
-    device = with_store(device, paging, page_dir, open_cache(cache_dir))
     if ram_budget is None:
-        ram_budget_bytes = machine_ram_bytes()
+        ram_budget_bytes = device.ram_bytes or machine_ram_bytes()
     else:
         ram_budget_bytes = parse_bytes(ram_budget, plain_peak_bytes=recorded.plain_peak_bytes)
     deadline = None
     if runtime_budget is not None:
         deadline = parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
-    objective = parse_objective(minimize)
-    seconds = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
     flag(verbose, "verbose")
+    if accounting == "original":
+        if not request.paper:
+            raise ArgumentError(
+                'accounting="original": expected graph="paper" beside it: the program is POET\'s '
+                "own, for its own layer graphs."
+            )
+        original: Any = solve_original(
+            recorded,
+            device,
+            ram_budget_bytes=ram_budget_bytes,
+            runtime_budget_seconds=deadline,
+            time_limit_s=seconds,
+        )
+        return original  # type: ignore[no-any-return]
+    if accounting != "poet":
+        raise ArgumentError(f'accounting: expected "poet" or "original"; got {accounting!r}.')
     if on_progress is not None and not callable(on_progress):
         raise ArgumentError(
             f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
@@ -147,7 +206,8 @@ def solve(
         "minimize": objective,
         "recompute": recompute,
         "paging": paging is not False,
-        "away_between_steps": away_between_steps,
+        "away_between_steps": away,
+        "parameters_away": away and device.direct_kernels,
         "deterministic": deterministic,
         "time_limit_s": seconds,
         "solve_threads": whole_number(
@@ -180,6 +240,7 @@ def solve_on(
     paging: bool,
     away_between_steps: bool,
     time_limit_s: float,
+    parameters_away: bool = False,
     solve_threads: int = 1,
     solver: Solver = Solver.AUTO,
     deterministic: bool = False,
@@ -205,6 +266,7 @@ def solve_on(
         recompute=recompute,
         paging=paging,
         away_between_steps=away_between_steps,
+        parameters_away=parameters_away,
         deterministic=deterministic,
         should_stop=should_stop,
         on_progress=on_progress,
@@ -219,6 +281,41 @@ def solve_on(
     if trouble:
         warnings.warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning, stacklevel=3)
     return schedule
+
+
+def choose_device(platform: object, cost_model: object, paper: bool) -> _C.DeviceProfile:
+    """The profile of a platform under a cost model.
+
+    Args:
+        platform: name of a device, or the path of a device file.
+        cost_model: "device", "paper", or None for what goes with the graph.
+        paper: the graph is one of POET's own.
+    """
+    model = cost_model if cost_model is not None else ("paper" if paper else "device")
+    if model not in ("device", "paper"):
+        raise ArgumentError(f'cost_model: expected "device" or "paper"; got {cost_model!r}.')
+    device = find_device(platform)
+    if model == "device":
+        return device.profile
+    if device.paper is None:
+        known = [name for name in device_names() if name != HOST and find_device(name).paper]
+        raise ArgumentError(
+            'cost_model="paper": expected a device that POET has as platform=; got '
+            f"{device.name!r}. Known: {', '.join(known)}."
+        )
+    return device.paper
+
+
+def on_device(
+    graph: _C.Graph, device: _C.DeviceProfile, count: object, paper: bool = False
+) -> _C.Graph:
+    """The step with the device's times, and with the bytes that count."""
+    counted = count if count is not None else ("activations" if paper else "all")
+    if counted not in ("all", "activations"):
+        raise ArgumentError(f'count: expected "all" or "activations"; got {count!r}.')
+    if device.has_rates:
+        graph = _C.on_device(graph, device)
+    return _C.activations_only(graph) if counted == "activations" else graph
 
 
 def plain_cost(
@@ -254,6 +351,13 @@ def with_store(
         return device
     if device.has_store and page_dir is None:
         return device
+    if device.name != HOST:
+        raise ArgumentError(
+            f"page_dir: expected None beside platform={device.name!r}, whose store its device file "
+            f"describes; got {page_dir!r}."
+            if page_dir is not None
+            else f"paging: {device.name!r} has no store in its device file; got {paging!r}."
+        )
     if paging is True or page_dir is not None:
         return store_speed(page_folder(page_dir), cache).on(device)
     try:
@@ -268,18 +372,6 @@ def flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise ArgumentError(f"{name}: expected True or False; got {value!r}.")
     return value
-
-
-def as_graph(graph: object) -> _C.Graph:
-    """The graph itself, or the one saved at the path that `graph` is."""
-    if isinstance(graph, _C.Graph):
-        return graph
-    if isinstance(graph, str | os.PathLike):
-        return _C.Graph.load(graph)
-    raise ArgumentError(
-        "graph: expected a poet.Graph or the path of a file written by Graph.save; got "
-        f"{type(graph).__name__}. Record a step with poet.trace(step, *args)."
-    )
 
 
 def parse_objective(minimize: object) -> Objective:
@@ -312,9 +404,3 @@ def worker_path() -> Path:
             else "Install poet again, or name the program in the environment variable POET_SOLVER."
         )
     )
-
-
-def _text(value: object, name: str, expected: str) -> str:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{name}: expected {expected} as a str; got {value!r}.")
-    return value

@@ -38,6 +38,7 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
     if schedule.least_ram_budget is not None:
         least = f"{format_bytes(schedule.least_ram_budget)} ({schedule.least_ram_budget} bytes)"
         lines.append(f"  least budget {least}, set by {_op_name(schedule.least_ram_op, graph)}")
+    lines += [f"  what would help: {each}" for each in schedule.advice]
     lines.append(f"  solved in {format_seconds(schedule.solve_seconds)}")
     return "\n".join(lines)
 

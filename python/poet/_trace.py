@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from poet import _C
 from poet._errors import PoetRuntimeError
 from poet._live import check_step, no_ops_error, run_step, verify_wanted
@@ -34,11 +36,32 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
 
     Whatever `step` raises comes out unchanged.
     """
+    return record(step, args, kwargs)
+
+
+def record(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None = None,
+    inputs: list[torch.Tensor] | None = None,
+) -> _C.Graph:
+    """`trace`, where the caller says what is resident.
+
+    Args:
+        step: as for `trace`.
+        args: passed to every call.
+        kwargs: likewise.
+        held: gives the tensors that count as resident before each call, and the gradients among
+            them; None: all that this process has.
+        inputs: the tensors of the batch; None: those in `args` and `kwargs`.
+    """
     call = check_step(step)
     session = _C.Session(verify=verify_wanted())
     last: int | None = None
     for _ in range(_MOST_CALLS):
-        _, report = run_step(session, call, args, kwargs)
+        _, report = run_step(session, call, args, kwargs, held=held, inputs=inputs)
         if report["num_ops"] == 0:
             raise no_ops_error(step)
         if last is not None and report["variant"] == last:

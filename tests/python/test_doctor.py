@@ -147,16 +147,16 @@ def test_the_file_system_is_the_one_that_stat_names(tmp_path: Path) -> None:
         assert _doctor._file_system(str(folder.resolve())) in names.get(name, (name,))
 
 
-def test_an_option_that_makes_no_sense_is_exit_code_2(
+def test_an_option_that_makes_no_sense_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert main(["doctor", "--cache-dir", str(file)]) == 2
+    assert main(["doctor", "--cache-dir", str(file)]) == 1
     assert "cache_dir" in capsys.readouterr().err
     with pytest.raises(SystemExit) as caught:
         main(["doctor", "--what"])
-    assert caught.value.code == 2
+    assert caught.value.code == 1
 
 
 def test_version_help_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_version_help_and_no_command(capsys: pytest.CaptureFixture[str]) -> None
         main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"poet {poet.__version__}\n"
-    assert main([]) == 2
+    assert main([]) == 1
     assert "doctor" in capsys.readouterr().out
 
 

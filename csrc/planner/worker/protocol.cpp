@@ -33,6 +33,7 @@ Json toJson(const SolveOptions& options) {
                {"recompute", options.recompute},
                {"paging", options.paging},
                {"away_between_steps", options.away_between_steps},
+               {"parameters_away", options.parameters_away},
                {"method", options.method},
                {"python", options.python}};
   for (const Schedule& start : options.starts) json["starts"].push_back(start.toJson());
@@ -65,6 +66,7 @@ SolveOptions readOptions(const Json& json) {
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
+  options.parameters_away = in.flagOr("parameters_away", false);
   if (in.find("method") != nullptr) options.method = in.text("method");
   if (in.find("python") != nullptr) options.python = in.text("python");
   if (in.find("runtime_budget_seconds") != nullptr)

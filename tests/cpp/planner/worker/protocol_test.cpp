@@ -93,6 +93,7 @@ Request goodRequest(uint64_t seed) {
   request.options.away_between_steps = random.chance(0.5);
   request.options.method = random.pick(std::vector<std::string>{"poet", "rotor"});
   request.options.python = random.pick(std::vector<std::string>{"python3", "/usr/bin/python"});
+  request.options.parameters_away = random.chance(0.5);
   return request;
 }
 

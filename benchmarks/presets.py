@@ -1,0 +1,109 @@
+"""Every preset on every device: what is planned in ten seconds, and why where there is no plan.
+
+    python benchmarks/presets.py --out build/presets.jsonl [--all] [--only linear] [--platforms m4]
+
+Without --all: POET's eight models on its five platforms. Budgets are shares of the plain peak
+and the device's own RAM. Every step is recorded once. A cell is a line of the file as soon as it is
+done, and a second run goes on where the first one ended. A cell fails where there is neither a plan
+nor a proof that there is none. Prints the number of failures as JSON in the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import poet
+from poet._models import ModelRequest
+from poet._presets import find_preset
+
+PAPER_PLATFORMS = ("m0", "m4", "a72", "a72nocache", "jetsontx2")
+SHARES = ("90%", "70%", "50%", "30%", None)  # None: the device's RAM
+SECONDS = 10.0
+
+
+def measure(graph: poet.Graph, model: str, platform: str, share: str | None) -> dict[str, Any]:
+    """Solves one cell."""
+    schedule = poet.solve(
+        graph=graph, platform=platform, ram_budget=share, time_limit_s=SECONDS, cache_dir=None
+    )
+    planned = schedule.has_plan
+    return {
+        "model": model,
+        "platform": platform,
+        "budget": share or "ram",
+        "ram_budget": schedule.ram_budget,
+        "status": str(schedule.status),
+        "seconds": schedule.solve_seconds,
+        "peak_bytes": schedule.peak_bytes if planned else None,
+        "makespan_seconds": schedule.makespan_seconds if planned else None,
+        "energy_joules": schedule.energy_joules if planned else None,
+        "bound": schedule.bound,
+        "gap": schedule.gap,
+        "bound_scope": schedule.bound_scope,
+        "least_ram_budget": schedule.least_ram_budget,
+        "message": schedule.message,
+        "passes": planned or schedule.status == poet.Status.INFEASIBLE,
+    }
+
+
+def known_cells(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The cells of earlier runs; a line that was cut off is left out."""
+    cells = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            cells[row["model"], row["platform"], row["budget"]] = row
+    return cells
+
+
+def line(row: dict[str, Any]) -> str:
+    """One cell for a terminal."""
+    text = f"{row['model']:20} {row['platform']:14} {row['budget']:4} {row['status']:10} "
+    text += f"{row['seconds']:5.1f} s "
+    if row["energy_joules"] is not None:
+        gap = "" if row["gap"] is None else f", gap {100 * row['gap']:.2f} %"
+        return text + f"{row['energy_joules']:.5g} J, {row['makespan_seconds']:.5g} s{gap}"
+    return text + str(row["message"])
+
+
+def main() -> None:
+    """Measures what is asked for and not known yet."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--all", action="store_true", help="every preset on every device")
+    parser.add_argument("--only", nargs="+", choices=poet.preset_names())
+    parser.add_argument("--platforms", nargs="+", choices=poet.device_names())
+    options = parser.parse_args()
+    originals = [name for name in poet.preset_names() if find_preset(name).paper_graph]
+    models = options.only or (poet.preset_names() if options.all else originals)
+    platforms = options.platforms or (poet.device_names() if options.all else list(PAPER_PLATFORMS))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    cells = known_cells(options.out)
+    with options.out.open("a", encoding="utf-8") as file:
+        for model in models:
+            asked = [(model, p, s) for p in platforms for s in SHARES]
+            missing = [cell for cell in asked if (cell[0], cell[1], cell[2] or "ram") not in cells]
+            graph = ModelRequest(model).graph(None) if missing else None
+            for _, platform, share in missing:
+                assert graph is not None
+                row = measure(graph, model, platform, share)
+                cells[model, platform, share or "ram"] = row
+                print(line(row), file=sys.stderr, flush=True)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    asked_cells = [
+        row for row in cells.values() if row["model"] in models and row["platform"] in platforms
+    ]
+    failed = sum(not row["passes"] for row in asked_cells)
+    print(json.dumps({"value": failed, "cells": len(asked_cells)}))
+
+
+if __name__ == "__main__":
+    main()

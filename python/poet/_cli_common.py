@@ -1,0 +1,264 @@
+"""What the commands share: exit codes, the arguments of a model, a schedule as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from poet import _C
+from poet._devices import HOST, find_device
+from poet._enums import Status
+from poet._errors import ArgumentError
+from poet._original import OriginalSolution
+
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+
+EXIT_CODES = """\
+exit codes:
+  0    a plan; or the command did what it was asked for
+  1    wrong use, or something is missing: the message says what
+  2    infeasible: no plan exists within the budgets
+  3    the time limit came before a plan was found
+  130  interrupted
+"""
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code says."""
+
+    PLAN = 0
+    WRONG_USE = 1
+    INFEASIBLE = 2
+    TIME_LIMIT = 3
+    INTERRUPTED = 130
+
+
+def exit_code(schedule: _C.Schedule | OriginalSolution) -> ExitCode:
+    """The code for how a solve ended."""
+    if schedule.has_plan:
+        return ExitCode.PLAN
+    return ExitCode.INFEASIBLE if schedule.status is Status.INFEASIBLE else ExitCode.TIME_LIMIT
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The words that say which step it is about."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        required=True,
+        help="a preset (`poet show presets` lists them) or the path of a graph file",
+    )
+    group.add_argument(
+        "--graph",
+        choices=("paper",),
+        help="take the layer graph of POET's own code; implies --count activations and "
+        "--cost-model paper",
+    )
+    group.add_argument("--batch-size", type=int, metavar="N", help="of a preset (default: 1)")
+    group.add_argument(
+        "--optimizer",
+        choices=("sgd", "momentum", "adam", "adamw"),
+        help="of a preset (default: sgd)",
+    )
+    group.add_argument(
+        "--trainable",
+        metavar="WHAT",
+        help='what is trained: all, last, "last 2" (layers), bias, or a pattern like "layer4.*"',
+    )
+
+
+def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    """The words that `poet solve` and `poet pareto` share."""
+    group = parser.add_argument_group("device and limits")
+    group.add_argument(
+        "--platform",
+        default=HOST,
+        metavar="DEVICE",
+        help="a device (`poet show devices` lists them) or the path of a device file (default: "
+        "%(default)s)",
+    )
+    group.add_argument(
+        "--runtime-budget",
+        metavar="TIME",
+        help="longest step: a ratio to plain training (1.5) or a time (1.5s); default: none",
+    )
+    group.add_argument(
+        "--minimize", choices=("energy", "time", "memory"), default="energy", help="%(default)s"
+    )
+    group.add_argument(
+        "--count",
+        choices=("all", "activations"),
+        help="what counts towards the budget (default: all)",
+    )
+    group.add_argument(
+        "--cost-model",
+        choices=("device", "paper"),
+        help="the device file's figures, or the constants of POET's own code",
+    )
+    group.add_argument("--no-recompute", action="store_true", help="plans run no op a second time")
+    paging = group.add_mutually_exclusive_group()
+    paging.add_argument("--paging", action="store_true", help="plans may page; measures the disk")
+    paging.add_argument("--no-paging", action="store_true", help="plans page nothing")
+    group.add_argument(
+        "--page-dir", metavar="DIR", help="folder that values of the host are paged to"
+    )
+    group = parser.add_argument_group("solver")
+    group.add_argument(
+        "--time-limit-s",
+        type=float,
+        default=seconds,
+        metavar="S",
+        help="seconds of search (default: %(default)g)",
+    )
+    group.add_argument(
+        "--solve-threads", type=int, default=1, metavar="N", help="default: %(default)d"
+    )
+    group.add_argument("--solver", choices=("auto", "cbc", "highs", "gurobi"), default="auto")
+    group.add_argument("--cache-dir", metavar="DIR", help="folder of the cache")
+
+
+def solve_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `poet.solve` and `poet.pareto` that the shared words stand for."""
+    paging = True if options.paging else (False if options.no_paging else None)
+    return {
+        "model": options.model,
+        "graph": options.graph,
+        "batch_size": options.batch_size,
+        "optimizer": options.optimizer,
+        "trainable": options.trainable,
+        "platform": options.platform,
+        "runtime_budget": parse_runtime_word(options.runtime_budget),
+        "minimize": options.minimize,
+        "count": options.count,
+        "cost_model": options.cost_model,
+        "recompute": not options.no_recompute,
+        "paging": paging,
+        "page_dir": options.page_dir,
+        "time_limit_s": options.time_limit_s,
+        "solve_threads": options.solve_threads,
+        "solver": options.solver,
+        "cache_dir": options.cache_dir or True,
+    }
+
+
+def parse_runtime_word(word: str | None) -> float | str | None:
+    """A bare number is a ratio, as in Python; anything else is left to `poet.solve`."""
+    if word is None:
+        return None
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+# The attributes of poet.Schedule that `--json` prints, by the same names.
+_ATTRIBUTES = (
+    "status",
+    "method",
+    "objective",
+    "ram_budget",
+    "runtime_budget_seconds",
+    "peak_bytes",
+    "peak_op",
+    "makespan_seconds",
+    "energy_joules",
+    "bound",
+    "gap",
+    "bound_scope",
+    "least_ram_budget",
+    "least_ram_op",
+    "message",
+    "advice",
+    "solve_seconds",
+    "num_ops",
+    "graph_signature",
+    "frees",
+    "recomputes",
+    "retains",
+    "page_outs",
+    "page_ins",
+    "away_between_steps",
+)
+
+
+def as_record(schedule: _C.Schedule) -> dict[str, Any]:
+    """A schedule's figures for `--json`; the plan itself is what `--out` writes."""
+    record = {name: _plain(getattr(schedule, name)) for name in _ATTRIBUTES}
+    device = schedule.device
+    if device is not None:
+        record["device"] = device.name
+        record["energy_source"] = device.energy_source
+    return record
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, str) else value
+
+
+def print_json(thing: object) -> None:
+    """Prints JSON for programs to standard output."""
+    json.dump(thing, sys.stdout, indent=2)
+    print()
+
+
+def beside(plan: str | os.PathLike[str], what: str) -> Path:
+    """plan.json -> plan.graph.json: where the step and the device of a saved plan lie."""
+    path = Path(plan)
+    return path.with_name(f"{path.stem}.{what}.json")
+
+
+def save_all(schedule: _C.Schedule, path: str) -> None:
+    """Writes a plan with its step and device beside it, for `poet show`."""
+    schedule.save(path)
+    if schedule.traced_graph is not None:
+        schedule.traced_graph.save(beside(path, "graph"))
+    if schedule.device is not None:
+        beside(path, "device").write_text(schedule.device.to_json(), encoding="utf-8")
+
+
+def load_device_of(plan: str, platform: str | None) -> _C.DeviceProfile | None:
+    """The device named, else the one beside the plan; None where there is neither."""
+    if platform is not None:
+        return find_device(platform).profile
+    path = beside(plan, "device")
+    if not path.is_file():
+        return None
+    return _C.DeviceProfile.from_json(path.read_text(encoding="utf-8"))
+
+
+def load_graph_of(plan: str, graph: str | None) -> _C.Graph:
+    """The graph named, else the one beside the plan.
+
+    Raises:
+        ArgumentError: there is neither.
+    """
+    path = Path(graph) if graph is not None else beside(plan, "graph")
+    if graph is None and not path.is_file():
+        raise ArgumentError(
+            f"--graph: expected the step that {plan} was made for; {path} is not there. Name the "
+            "file that poet trace, poet solve --out or Graph.save wrote."
+        )
+    return _C.Graph.load(path)
+
+
+__all__ = [
+    "EXIT_CODES",
+    "Commands",
+    "ExitCode",
+    "add_model_arguments",
+    "add_solve_arguments",
+    "as_record",
+    "exit_code",
+    "load_device_of",
+    "load_graph_of",
+    "parse_runtime_word",
+    "print_json",
+    "save_all",
+    "solve_options",
+]

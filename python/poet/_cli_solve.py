@@ -1,0 +1,211 @@
+"""poet solve, poet trace, poet pareto."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from poet._budgets import format_bytes, format_seconds
+from poet._cache import open_cache
+from poet._cli_common import (
+    EXIT_CODES,
+    Commands,
+    ExitCode,
+    add_model_arguments,
+    add_solve_arguments,
+    as_record,
+    exit_code,
+    print_json,
+    save_all,
+    solve_options,
+)
+from poet._models import ModelRequest
+from poet._pareto import pareto
+from poet._solve import choose_device, on_device, solve
+
+_SOLVE_EXAMPLES = """\
+examples:
+  poet solve --model resnet18_cifar --platform m4 --ram-budget 737719 --runtime-budget 1.5
+  poet solve --model resnet18_cifar --platform a72 --graph paper --ram-budget 3000000
+  poet solve --model bert --ram-budget 60% --out plan.json --plot plan.png
+  poet solve --model step.graph.json --platform phone --ram-budget 512MiB --json
+
+"""
+_TRACE_EXAMPLES = """\
+examples:
+  poet trace --model resnet18_cifar --batch-size 8 --out step.graph.json
+  poet trace --model bert --optimizer adamw --platform m4 --json
+
+"""
+_PARETO_EXAMPLES = """\
+examples:
+  poet pareto --model resnet18_cifar --platform m4 --points 6 --plot curve.png
+  poet pareto --model linear --budgets 60% 70% 80% --json
+
+"""
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds the three commands to the parser."""
+    _add_solve(commands)
+    _add_trace(commands)
+    _add_pareto(commands)
+
+
+def _add(commands: Commands, name: str, text: str, examples: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=examples + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def _add_solve(commands: Commands) -> None:
+    parser = _add(commands, "solve", "plan a training step inside budgets", _SOLVE_EXAMPLES)
+    add_model_arguments(parser)
+    add_solve_arguments(parser, seconds=60)
+    parser.add_argument(
+        "--ram-budget",
+        metavar="SIZE",
+        help='bytes, "512MiB" or "60%%" of plain training\'s peak (default: the device\'s RAM)',
+    )
+    parser.add_argument(
+        "--method", default="poet", metavar="NAME", help="what plans (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--accounting",
+        choices=("poet", "original"),
+        default="poet",
+        help="original: memory and time as POET's own program counts them, with --graph paper",
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--out", metavar="FILE", help="write the plan, its step and its device")
+    group.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf)")
+    group.add_argument("--perfetto", metavar="FILE", help="write a trace for ui.perfetto.dev")
+    group.add_argument("--json", action="store_true", help="print the figures as JSON")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_run_solve)
+
+
+def _run_solve(options: argparse.Namespace) -> int:
+    if options.accounting == "original":
+        return _run_original(options)
+    schedule = solve(
+        ram_budget=options.ram_budget,
+        method=options.method,
+        verbose=_shows_progress(options),
+        **solve_options(options),
+    )
+    if options.out:
+        save_all(schedule, options.out)
+    if schedule.has_plan and options.plot:
+        schedule.plot(options.plot)
+    if schedule.has_plan and options.perfetto:
+        schedule.to_perfetto(options.perfetto)
+    if options.json:
+        print_json(as_record(schedule))
+    else:
+        print(schedule)
+    return exit_code(schedule)
+
+
+def _run_original(options: argparse.Namespace) -> int:
+    words = solve_options(options)
+    found: Any = solve(ram_budget=options.ram_budget, accounting="original", **words)
+    record = {key: str(v) if key == "status" else v for key, v in vars(found).items()}
+    if options.json:
+        print_json(record)
+    else:
+        for key, value in record.items():
+            print(f"{key:24} {value}")
+    return exit_code(found)
+
+
+def _shows_progress(options: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() and not options.quiet
+
+
+def _add_trace(commands: Commands) -> None:
+    parser = _add(commands, "trace", "record a preset's training step", _TRACE_EXAMPLES)
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--platform", default="host", metavar="DEVICE", help="whose times (default: %(default)s)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the graph")
+    parser.add_argument("--cache-dir", metavar="DIR", help="folder of the cache")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.set_defaults(run=_run_trace)
+
+
+def _run_trace(options: argparse.Namespace) -> int:
+    request = ModelRequest(
+        options.model,
+        optimizer=options.optimizer,
+        trainable=options.trainable,
+        batch_size=options.batch_size,
+        paper=options.graph == "paper",
+    )
+    device = choose_device(options.platform, None, request.paper)
+    graph = on_device(
+        request.graph(open_cache(options.cache_dir or True)), device, None, request.paper
+    )
+    if options.out:
+        graph.save(options.out)
+    record = {
+        "model": options.model,
+        "device": device.name,
+        "num_ops": len(graph),
+        "num_values": len(graph.values),
+        "graph_signature": graph.signature,
+        "plain_peak_bytes": graph.plain_peak_bytes(),
+        "plain_seconds": graph.plain_seconds,
+        "flops": sum(op.flops for op in graph.ops),
+    }
+    if options.json:
+        print_json(record)
+    else:
+        print(
+            f"{options.model} on {device.name}: {len(graph)} ops, {len(graph.values)} values, "
+            f"{record['flops']:.4g} flops, plain peak {format_bytes(graph.plain_peak_bytes())}, "
+            f"{format_seconds(graph.plain_seconds)}"
+        )
+    return ExitCode.PLAN
+
+
+def _add_pareto(commands: Commands) -> None:
+    parser = _add(commands, "pareto", "show what less memory costs", _PARETO_EXAMPLES)
+    add_model_arguments(parser)
+    add_solve_arguments(parser, seconds=120)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--points", type=int, default=8, metavar="N", help="default: %(default)d")
+    group.add_argument("--budgets", nargs="+", metavar="SIZE", help="in place of --points")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curve")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.set_defaults(run=_run_pareto)
+
+
+def _run_pareto(options: argparse.Namespace) -> int:
+    curve = pareto(budgets=options.budgets, points=options.points, **solve_options(options))
+    planned = [schedule for schedule in curve if schedule.has_plan]
+    if options.plot and planned:
+        from poet._plot import plot_pareto  # noqa: PLC0415  matplotlib is optional
+
+        plot_pareto(curve, options.plot)
+    if options.json:
+        print_json([as_record(schedule) for schedule in curve])
+    else:
+        for schedule in curve:
+            cost = "-"
+            if schedule.has_plan:
+                cost = f"{schedule.energy_joules:12.6g} J {schedule.makespan_seconds:12.6g} s"
+            print(f"{schedule.ram_budget:14} bytes  {schedule.status:10} {cost}")
+    if planned:
+        return ExitCode.PLAN
+    return max(exit_code(schedule) for schedule in curve)
+
+
+__all__ = ["add_commands"]

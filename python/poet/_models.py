@@ -1,0 +1,256 @@
+"""What `model=` may be, and the graph of its training step."""
+
+from __future__ import annotations
+
+import os
+import platform as python_platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poet import _C
+from poet._budgets import whole_number
+from poet._cache import Cache
+from poet._errors import ArgumentError, FormatError
+from poet._paper import paper_graph
+from poet._presets import Preset, find_preset, preset_names
+from poet._training import (
+    call_arguments,
+    check_optimizer,
+    loss_of,
+    record_module,
+    trainable_names,
+)
+
+PAPER = "paper"
+_MOST_INPUTS = 1 << 20
+_CACHE_KIND = "trace"
+_SEED = 0
+_RECORDING = 2  # raised whenever a preset's network or step changes
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """What was asked about a model, as the user gave it.
+
+    Attributes:
+        model: a preset's name, an nn.Module, a wrapped step, a Graph or the path of a graph file.
+        inputs: of an nn.Module.
+        loss: likewise.
+        optimizer: None for the default: "sgd" for presets, none for an nn.Module.
+        trainable: which parameters are trained; None for all.
+        batch_size: of a preset; None for 1.
+        paper: POET's own layer graph is wanted.
+    """
+
+    model: object
+    inputs: object = None
+    loss: Callable[[Any], Tensor] | None = None
+    optimizer: object = None
+    trainable: object = None
+    batch_size: int | None = None
+    paper: bool = False
+
+    def graph_or(self, graph: object, cache: Cache | None) -> _C.Graph:
+        """The step of `model`, or the one that was given in its place.
+
+        Raises:
+            ArgumentError: both were given, or neither.
+        """
+        if self.model is None:
+            if graph is None or self.paper:
+                raise ArgumentError(
+                    'model: expected the name of a preset ("resnet18_cifar"), an nn.Module, a '
+                    "wrapped step, a poet.Graph or the path of a graph file; got None."
+                )
+            return as_graph(graph)
+        if graph is not None and not self.paper:
+            raise ArgumentError(
+                f'graph: expected None or "paper" beside model=; got {type(graph).__name__}. Leave '
+                "one of them out."
+            )
+        return self.graph(cache)
+
+    def graph(self, cache: Cache | None) -> _C.Graph:
+        """The recorded step, with the times of this machine (none for POET's own graphs).
+
+        Raises:
+            ArgumentError: the arguments make no sense together, or the model cannot be run.
+            FormatError: the file named by `model` holds no graph.
+        """
+        if self.paper:
+            return self._paper()
+        if isinstance(self.model, nn.Module):
+            return self._module(self.model)
+        self._refuse(inputs=self.inputs, loss=self.loss)
+        if isinstance(self.model, str) and not _is_path(self.model):
+            return _preset_graph(find_preset(self.model), self, cache)
+        from poet._wrap import WrappedStep  # noqa: PLC0415  it imports poet.solve
+
+        self._refuse(optimizer=self.optimizer, trainable=self.trainable, batch_size=self.batch_size)
+        if isinstance(self.model, WrappedStep):
+            return _wrapped_graph(self.model)
+        if isinstance(self.model, _C.Graph | str | os.PathLike):
+            return as_graph(self.model)
+        raise ArgumentError(
+            "model: expected the name of a preset "
+            f"({', '.join(preset_names())}), an nn.Module with inputs= and loss=, a step of "
+            "poet.wrap, a poet.Graph or the path of a graph file; got "
+            f"{type(self.model).__name__}."
+        )
+
+    def size(self) -> int:
+        """Inputs in a batch."""
+        if self.batch_size is None:
+            return 1
+        return whole_number(
+            self.batch_size, "batch_size", "a number of inputs", least=1, most=_MOST_INPUTS
+        )
+
+    def _paper(self) -> _C.Graph:
+        if not isinstance(self.model, str):
+            raise ArgumentError(
+                'graph="paper": expected the name of a model of POET\'s code as model=; got '
+                f"{type(self.model).__name__}."
+            )
+        self._refuse(
+            inputs=self.inputs, loss=self.loss, optimizer=self.optimizer, trainable=self.trainable
+        )
+        return paper_graph(self.model, batch_size=self.size())
+
+    def _module(self, module: nn.Module) -> _C.Graph:
+        self._refuse(batch_size=self.batch_size)
+        if self.loss is not None and not callable(self.loss):
+            raise ArgumentError(
+                f"loss: expected a function of the model's output; got {self.loss!r:.60}."
+            )
+        args, kwargs = call_arguments(self.inputs)
+
+        def forward() -> Tensor:
+            return loss_of(module(*args, **kwargs), self.loss)
+
+        try:
+            return record_module(
+                module,
+                forward,
+                inputs=(args, kwargs),
+                optimizer=self.optimizer,
+                trainable=self.trainable,
+            )
+        except ArgumentError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ArgumentError(
+                f"model: {type(module).__name__} cannot run on these inputs: {error}. Check that "
+                "model(*inputs) works, and that loss= takes its output."
+            ) from error
+
+    def _refuse(self, **given: object) -> None:
+        for name, value in given.items():
+            if value is not None:
+                kind = "a preset" if isinstance(self.model, str) else type(self.model).__name__
+                raise ArgumentError(
+                    f"{name}: expected None beside model={kind}; got {value!r:.60}. "
+                    f"{_WHO_TAKES[name]}"
+                )
+
+
+_WHO_TAKES = {
+    "inputs": "It goes with an nn.Module.",
+    "loss": "It goes with an nn.Module.",
+    "optimizer": "It goes with a preset or an nn.Module.",
+    "trainable": "It goes with a preset or an nn.Module.",
+    "batch_size": "It goes with a preset; an nn.Module takes the batch that inputs= holds.",
+}
+
+
+def is_paper(graph: object) -> bool:
+    """Whether `graph=` asks for the layer graph of POET's own code."""
+    return isinstance(graph, str) and graph == PAPER
+
+
+def as_graph(graph: object) -> _C.Graph:
+    """The graph itself, or the one saved at the path that `graph` is."""
+    if isinstance(graph, _C.Graph):
+        return graph
+    if isinstance(graph, str | os.PathLike):
+        return _C.Graph.load(graph)
+    raise ArgumentError(
+        "graph: expected a poet.Graph or the path of a file written by Graph.save; got "
+        f"{type(graph).__name__}. Record a step with poet.trace(step, *args)."
+    )
+
+
+def _is_path(model: str) -> bool:
+    return os.sep in model or model.endswith(".json")
+
+
+def _wrapped_graph(step: Any) -> _C.Graph:
+    graph: _C.Graph | None = step.graph
+    if graph is None:
+        raise ArgumentError(
+            "model: expected a wrapped step that has run; this one has not. Call it once with a "
+            "batch, or record the step with poet.trace(step, batch)."
+        )
+    return graph
+
+
+def _preset_graph(preset: Preset, asked: ModelRequest, cache: Cache | None) -> _C.Graph:
+    """Recorded once for each machine and request, where there is a cache."""
+    optimizer = "sgd" if asked.optimizer is None else asked.optimizer
+    check_optimizer(optimizer)
+    key = _key(preset, asked, optimizer)
+    if cache is not None and key is not None:
+        kept = cache.get(_CACHE_KIND, key)
+        if kept is not None:
+            try:
+                return _C.Graph.from_json(str(kept.get("graph")))
+            except FormatError as error:
+                cache.drop(_CACHE_KIND, key, str(error))
+    graph = _record_preset(preset, asked, optimizer)
+    if cache is not None and key is not None:
+        cache.put(_CACHE_KIND, key, {"graph": graph.to_json()})
+    return graph
+
+
+def _record_preset(preset: Preset, asked: ModelRequest, optimizer: object) -> _C.Graph:
+    size = asked.size()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        module = preset.build().train()
+        trainable_names(module, asked.trainable)  # before anything runs
+        batch = preset.batch(size, torch.Generator().manual_seed(_SEED))
+        return record_module(
+            module,
+            lambda: preset.loss(module, *batch),
+            inputs=batch,
+            optimizer=optimizer,
+            trainable=asked.trainable,
+        )
+
+
+def _key(preset: Preset, asked: ModelRequest, optimizer: object) -> dict[str, Any] | None:
+    """What decides about ops and times; None where something in it has no name."""
+    trainable = asked.trainable
+    if isinstance(trainable, tuple):
+        trainable = list(trainable)
+    named = trainable is None or isinstance(trainable, str | list)
+    if not isinstance(optimizer, str) or not named:
+        return None
+    return {
+        "recording": _RECORDING,
+        "preset": preset.name,
+        "batch_size": asked.size(),
+        "optimizer": optimizer,
+        "trainable": trainable,
+        "poet": _C.version,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": [python_platform.node(), python_platform.machine()],
+    }
+
+
+__all__ = ["PAPER", "ModelRequest", "as_graph", "is_paper"]

@@ -1,0 +1,128 @@
+"""The command line: flags, JSON, exit codes, and the two ways in that POET's users know."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import poet
+from poet._cli import main
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAPER = ("--model", "linear", "--platform", "m4", "--graph", "paper")
+
+
+def run(*words: str) -> int:
+    return main(list(words))
+
+
+def test_solve_prints_the_attributes_of_a_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", *PAPER, "--ram-budget", "3708", "--runtime-budget", "1.5", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    schedule = poet.solve(
+        model="linear", platform="m4", graph="paper", ram_budget=3708, runtime_budget=1.5
+    )
+    for name in ("status", "objective", "energy_joules", "peak_bytes", "ram_budget", "num_ops"):
+        assert record[name] == getattr(schedule, name)
+    assert set(record) - {"device", "energy_source"} <= set(dir(schedule))
+    assert "chipsets.py" in record["energy_source"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("solve", *PAPER, "--ram-budget", "2224"), 2),
+        (("solve", *PAPER, "--ram-budget", "0"), 1),
+        (("solve", "--model", "lineer"), 1),
+        (("solve", "--model", "linear", "--platform", "m5"), 1),
+        (("show", "absent.json"), 1),
+        ((), 1),
+    ],
+)
+def test_exit_codes(words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == code
+    assert code != 1 or not words or capsys.readouterr().err.startswith("poet ")
+
+
+@pytest.mark.parametrize("words", [("solve",), ("solve", *PAPER, "--nonsense"), ("nonsense",)])
+def test_words_that_nobody_knows_end_with_1(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as info:
+        run(*words)
+    assert info.value.code == 1
+
+
+@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "show"])
+def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as info:
+        run(command, "--help")
+    assert info.value.code == 0
+    text = capsys.readouterr().out
+    assert f"  poet {command} " in text and "exit codes:" in text and "--json" in text
+
+
+def test_a_saved_plan_is_shown_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert run("solve", *PAPER, "--ram-budget", "3708", "--out", plan) == 0
+    capsys.readouterr()
+    picture, perfetto = str(tmp_path / "plan.png"), str(tmp_path / "plan.trace.json")
+    assert run("show", plan, "--plot", picture, "--perfetto", perfetto) == 0
+    assert "optimal schedule of 27 ops" in capsys.readouterr().out
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+    events = json.loads(Path(perfetto).read_text(encoding="utf-8"))["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) >= 26
+    (tmp_path / "plan.graph.json").unlink()
+    assert run("show", plan) == 1
+    assert "--graph: expected" in capsys.readouterr().err
+
+
+def test_pareto_and_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "curve.png"
+    words = ("--points", "3", "--time-limit-s", "10", "--plot", str(picture), "--json")
+    assert run("pareto", *PAPER, *words) == 0
+    curve = json.loads(capsys.readouterr().out)
+    joules = [point["energy_joules"] for point in curve]
+    assert joules == sorted(joules, reverse=True)
+    assert picture.stat().st_size > 0
+    graph = tmp_path / "step.json"
+    assert run("trace", "--model", "linear", "--out", str(graph), "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["num_ops"] == len(poet.Graph.load(graph))
+
+
+@pytest.mark.parametrize("what", ["devices", "presets"])
+def test_lists(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", what) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert run("show", what, "--json") == 0
+    records = json.loads(capsys.readouterr().out)
+    names = poet.device_names() if what == "devices" else poet.preset_names()
+    assert [line.split()[0] for line in lines] == [r["name"] for r in records] == names
+
+
+@pytest.mark.parametrize("way", [["poet/solve.py"], ["-m", "poet.solve"], ["-m", "poet", "solve"]])
+def test_the_originals_command_works_unchanged(way: list[str]) -> None:
+    words = ["--model", "linear", "--platform", "a72", "--ram-budget", "3000000"]
+    done = subprocess.run(
+        [sys.executable, *way, *words, "--runtime-budget", "7.6", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "optimal"
+
+
+def test_poet_solve_stays_a_function_whatever_is_imported() -> None:
+    for module in pkgutil.iter_modules(poet.__path__):
+        if module.name not in ("__main__", "_gurobi_child"):
+            importlib.import_module(f"poet.{module.name}")
+    assert poet.solve(model="linear", graph="paper", platform="m4", ram_budget="80%").has_plan

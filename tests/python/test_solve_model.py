@@ -1,0 +1,166 @@
+"""poet.solve(model=...): what a model may be; nothing of a module is changed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import poet
+
+LABELS = torch.tensor([0, 1, 2, 3])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(),
+        nn.Linear(8 * 36, 4),
+    )  # fmt: skip
+
+
+def loss(output: Tensor) -> Tensor:
+    return F.cross_entropy(output, LABELS)
+
+
+def bits(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[bytes]:
+    tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
+    tensors += [p.grad for p in module.parameters() if p.grad is not None]
+    for entries in optimizer.state.values():
+        tensors += [v for v in entries.values() if isinstance(v, Tensor)]
+    found = [t.detach().numpy().tobytes() for t in tensors]
+    found.append(torch.get_rng_state().numpy().tobytes())
+    found.append(repr(random.getstate()).encode())
+    found.append(repr(np.random.get_state()[1].tolist()).encode())  # type: ignore[index]
+    found.append(repr([m.training for m in module.modules()]).encode())
+    found.append(repr([p.requires_grad for p in module.parameters()]).encode())
+    found.append(repr(sorted(optimizer.param_groups[0].keys())).encode())
+    return found
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["fresh", "mid-training"])
+@pytest.mark.parametrize("trainable", [None, "last"])
+def test_a_module_is_left_as_it_was_bit_for_bit(warm: bool, trainable: Any) -> None:
+    net = network()
+    adam = torch.optim.AdamW(net.parameters())
+    x = torch.randn(4, 3, 8, 8)
+    if warm:
+        loss(net(x)).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    net[3].eval()
+    before, grads = bits(net, adam), [p.grad for p in net.parameters()]
+    kept = {id(v) for entries in adam.state.values() for v in entries.values()}
+    schedule = poet.solve(model=net, inputs=(x,), loss=loss, optimizer=adam, trainable=trainable)
+    assert schedule.has_plan
+    assert bits(net, adam) == before
+    assert all(p.grad is g for p, g in zip(net.parameters(), grads, strict=True))
+    assert {id(v) for entries in adam.state.values() for v in entries.values()} == kept
+
+
+def test_a_module_that_raises_is_left_as_it_was() -> None:
+    net = network()
+    sgd = torch.optim.SGD(net.parameters())
+    x = torch.randn(4, 3, 8, 8)
+    before = bits(net, sgd)
+
+    def bad_loss(output: Tensor) -> Tensor:
+        net[1].eval()
+        raise RuntimeError("labels are lost")
+
+    with pytest.raises(poet.ArgumentError, match="labels are lost"):
+        poet.solve(model=net, inputs=x, loss=bad_loss, optimizer=sgd)
+    assert bits(net, sgd) == before
+
+
+def test_a_model_that_cannot_run_says_why() -> None:
+    with pytest.raises(poet.ArgumentError, match="Sequential cannot run on these inputs"):
+        poet.solve(model=network(), inputs=torch.randn(4, 5, 8, 8), loss=loss)
+    with pytest.raises(poet.ArgumentError, match="inputs: expected"):
+        poet.solve(model=network(), loss=loss)
+    with pytest.raises(poet.ArgumentError, match=r"loss: expected.*shape \(4, 4\)"):
+        poet.solve(model=network(), inputs=torch.randn(4, 3, 8, 8))
+    with pytest.raises(poet.ArgumentError, match="optimizer: expected"):
+        poet.solve(model="linear", optimizer="adagrad")
+    with pytest.raises(poet.ArgumentError, match="batch_size: expected None"):
+        poet.solve(model=network(), inputs=torch.randn(4, 3, 8, 8), loss=loss, batch_size=3)
+
+
+def test_what_model_may_be(tmp_path: Path) -> None:
+    x = torch.randn(4, 3, 8, 8)
+    net = network()
+    graph = poet.solve(model=net, inputs=x, loss=loss, optimizer="sgd").traced_graph
+    assert graph is not None
+    graph.save(tmp_path / "step.json")
+    for model in (graph, str(tmp_path / "step.json"), tmp_path / "step.json"):
+        found = poet.solve(model=model)  # type: ignore[arg-type]
+        assert found.traced_graph == graph
+    sgd = torch.optim.SGD(net.parameters())
+
+    def step(batch: Tensor) -> None:
+        sgd.zero_grad()
+        loss(net(batch)).backward()  # type: ignore[no-untyped-call]
+        sgd.step()
+
+    wrapped = poet.wrap(step, ram_budget="90%", cache_dir=None)
+    with pytest.raises(poet.ArgumentError, match="has not"):
+        poet.solve(model=wrapped)
+    wrapped(x)
+    assert poet.solve(model=wrapped).has_plan
+    for nonsense in (None, 3, [net]):
+        with pytest.raises(poet.ArgumentError, match="model: expected"):
+            poet.solve(model=nonsense)
+    with pytest.raises(poet.ArgumentError, match="'resnet18_cifar'"):
+        poet.solve(model="resnet18cifar")
+
+
+def test_the_ram_of_the_device_is_the_budget_and_what_does_not_fit_says_so() -> None:
+    schedule = poet.solve(model="resnet18_cifar", platform="m4", time_limit_s=10)
+    assert schedule.ram_budget == 256 * 1024
+    assert schedule.status == "infeasible"
+    assert schedule.traced_graph is not None and schedule.least_ram_op is not None
+    # An op of the largest layer: its weight and its gradient are 147,456 bytes each.
+    op = schedule.traced_graph.ops[schedule.least_ram_op]
+    held = {schedule.traced_graph.values[v].bytes for v in (*op.inputs, *op.outputs)}
+    assert 147_456 in held
+    assert any("trainable=" in each for each in schedule.advice)
+    assert all(each in str(schedule) for each in schedule.advice)
+
+
+def test_the_originals_documented_call_finds_a_plan() -> None:
+    schedule = poet.solve(
+        model="resnet18_cifar",
+        platform="m4",
+        ram_budget=737719,
+        runtime_budget=1.5,
+        time_limit_s=20,
+        solve_threads=2,
+    )
+    assert schedule.has_plan
+    assert schedule.peak_bytes <= 737719
+    assert schedule.page_ins > 0 and schedule.away_between_steps
+    assert schedule.traced_graph is not None
+    assert schedule.makespan_seconds <= 1.5 * schedule.traced_graph.plain_seconds
+
+
+@pytest.mark.parametrize("budget", [0, "0", "0%", -1])
+def test_a_budget_of_nothing_is_refused_before_anything_is_recorded(budget: Any) -> None:
+    with pytest.raises(poet.ArgumentError, match="ram_budget"):
+        poet.solve(model="bert", ram_budget=budget)
+
+
+def test_count_and_cost_model_are_checked() -> None:
+    with pytest.raises(poet.ArgumentError, match='count: expected "all" or "activations"'):
+        poet.solve(model="linear", count="some")
+    with pytest.raises(poet.ArgumentError, match="cost_model"):
+        poet.solve(model="linear", cost_model="guess")
+    everything = poet.solve(model="linear", platform="m4").traced_graph
+    activations = poet.solve(model="linear", platform="m4", count="activations").traced_graph
+    assert everything is not None and activations is not None
+    assert activations.plain_peak_bytes() < everything.plain_peak_bytes()
+    assert activations.signature == everything.signature
