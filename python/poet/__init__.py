@@ -18,6 +18,7 @@ from poet._errors import (
     StoreWarning,
 )
 from poet._pareto import pareto
+from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
@@ -59,6 +60,7 @@ __all__ = [
     "ValueKind",
     "WrappedStep",
     "__version__",
+    "keep",
     "pareto",
     "simulate",
     "solve",
