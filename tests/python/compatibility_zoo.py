@@ -1091,6 +1091,24 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "Learning rates that are tensors": ("learning_rate_tensor",),
 }
 
+# What docs/compatibility.md says of what is not so.
+LIMITS = (
+    "A step without a plan runs outside its budget: while it is recorded, where its shapes or its "
+    "branches are new, and after it has departed from a plan.",
+    "Sparse, nested, quantized and mkldnn tensors, and what they are made of, stay in memory.",
+    "A tensor that `torch.load` made looks like one that NumPy shares, and stays in memory; so "
+    "does optimizer state loaded from a file.",
+    "What collectives (`torch.distributed`) are given stays in memory.",
+    "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
+    "each time) seldom meets its plan: it trains with the same bits, mostly outside its budget.",
+    "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
+    "inputs' memory directly and have not been tried.",
+    "An operator that raises, and whose error the step catches, is part of a plan once it has "
+    "raised in two recorded calls.",
+    "Native code that keeps a pointer to a tensor's memory must be told of by `poet.keep(tensor)`; "
+    "else it may get an error that says so.",
+)
+
 KINDS: dict[str, Callable[[], Case]] = {
     name: zoo.KINDS[name] if name in zoo.KINDS else globals()[name]
     for names in FEATURES.values()

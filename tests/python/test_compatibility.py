@@ -10,11 +10,12 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from compatibility_zoo import KINDS
+from compatibility_zoo import FEATURES, KINDS, LIMITS
 from random_plans import STORE_DEVICE, random_plan
 from zoo import Case, differences
 
@@ -25,7 +26,9 @@ from poet._store import page_folder
 
 _CALLS = {"accumulation": 12, "evaluation_between": 8, "data_dependent_branches": 8}
 _QUICK: dict[str, Any] = {"time_limit_s": 0.3, "cache_dir": None}
-_CYCLES = {"nested_tensors"}  # garbage in cycles holds memory that no plan counts
+# Memory that no operator shows (garbage in cycles, copies of storages) is in no plan: the figures of
+# the self-checking mode do not hold.
+_UNSEEN = {"nested_tensors", "saved_in_the_middle"}
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +67,16 @@ def _plain(kind: str) -> dict[str, Any]:
     return _plain_runs[kind]
 
 
-@pytest.mark.parametrize("paging", [0.0, 0.1], ids=["recompute", "paging"])
+_nightly = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    "paging",
+    [pytest.param(0.0, id="recompute", marks=_nightly), pytest.param(0.1, id="paging")],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_plans(kind: str, paging: float) -> None:
-    session = _C.Session(verify=kind not in _CYCLES)
+    session = _C.Session(verify=kind not in _UNSEEN)
     if paging:
         session.set_store(_page_dir())
 
@@ -100,7 +109,7 @@ def _slack(graph: poet.Graph, share: float) -> int:
     return int(least + share * max(0, peak - least))
 
 
-@pytest.mark.parametrize("share", [0.5, 0.3])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=_nightly), 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrapped(kind: str, share: float) -> None:
     """By poet.wrap, from the first call to the last; steps without a plan train plainly."""
@@ -131,3 +140,11 @@ def _page_dir() -> str:
         return page_folder(None)
     except poet.ArgumentError as error:
         pytest.skip(f"no folder for paged values here: {error}")
+
+
+def test_the_page_of_what_works_names_every_feature_and_limit() -> None:
+    """docs/compatibility.md is written by tools/compatibility.py: `make compatibility`."""
+    page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
+    for line in [*FEATURES, *LIMITS]:
+        assert line in page, f"{line!r} is missing: run `make compatibility`"
+    assert "| no |" not in page
