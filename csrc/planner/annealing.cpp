@@ -13,6 +13,8 @@ namespace {
 constexpr double kPercent = 100;
 constexpr double kColdest = 0.003;    // final temperature, in percent of the plain step's seconds
 constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
+// Of work: a start, a move, and what a move takes more for each stage.
+constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerStage = 5e-9;
 constexpr double kPriceStep = 1.1;
 constexpr double kLeastPrice = 0.02, kMostPrice = 500;
 constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts
@@ -43,6 +45,7 @@ class Annealing {
   }
 
   AnnealingResult run() {
+    chargeWork(kSecondsPerStart);
     if (touches_.empty()) return std::move(result_);
     remember();
     energy_ = energy();
@@ -50,6 +53,7 @@ class Annealing {
       cool();
       for (int i = 0; i < kMovesPerUpdate; ++i) step();
       result_.moves += kMovesPerUpdate;
+      chargeWork((kSecondsPerMove + kSecondsPerStage * problem_.numStages()) * kMovesPerUpdate);
       adjustPrice();
     }
     return std::move(result_);

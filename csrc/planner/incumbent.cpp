@@ -3,11 +3,17 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "planner/clock.h"
 #include "planner/extract.h"
 #include "planner/options.h"
 #include "schedule/simulator.h"
 
 namespace poet::planner {
+namespace {
+
+constexpr double kSecondsPerOp = 2e-6;  // of work, to simulate a plan
+
+}  // namespace
 
 bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
   return take(simulated(problem, plan), plan);
@@ -50,6 +56,7 @@ Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) co
   Schedule schedule = emptySchedule(graph_, options_);
   schedule.status = Status::kFeasible;
   writeActions(problem, plan, schedule);
+  chargeWork(kSecondsPerOp * graph_.numOps());
   if (profile_.dma_channels > 0) {
     Schedule timed = schedule;
     if (timeTransfers(timed, true)) {

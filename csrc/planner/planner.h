@@ -20,6 +20,9 @@ struct SolveOptions {
   std::optional<double> runtime_budget_seconds;  // deadline on the makespan
   Objective minimize = Objective::kEnergy;
   double time_limit_seconds = 60;
+  // The limit counts work, about as much as a quiet machine does in so many seconds: the same
+  // graph, options and solver give the same schedule to the last byte, under load too. One thread.
+  bool deterministic = false;
   int threads = 1;  // in [1, kMostThreads]
   SolverChoice solver = {};
   bool recompute = true;  // plans may recompute

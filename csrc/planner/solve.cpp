@@ -423,6 +423,8 @@ Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOpti
   planner::checkOptions(options);
   for (const Schedule& start : options.starts) start.checkAgainst(graph);
   planner::checkSolver(options.solver);
+  std::optional<planner::WorkMeter> meter;
+  if (options.deterministic) meter.emplace();
   return planner::solveWithAway(graph, profile, options, on_incumbent, on_progress);
 }
 

@@ -12,7 +12,8 @@ namespace {
 constexpr int kMostValues = 24;
 constexpr int kMostGenerators = 16;
 constexpr size_t kMostStates = 400'000;
-constexpr size_t kStatesPerLook = 4096;  // at the clock
+constexpr size_t kStatesPerLook = 4096;    // at the clock
+constexpr double kSecondsPerState = 2e-6;  // of work
 
 class StateSearch {
  public:
@@ -52,6 +53,7 @@ class StateSearch {
       const Node node = nodes_[static_cast<size_t>(entry.node)];
       if (node.cost < entry.cost) continue;
       if (nodes_.size() > kMostStates) return result;
+      chargeWork(kSecondsPerState);
       if (entry.node % kStatesPerLook == 0 && deadline_.over()) return result;
       if (node.state.stage == problem_.numStages()) {
         result.complete = true;

@@ -261,6 +261,7 @@ def solve_in_worker(
     recompute: bool = True,
     paging: bool = True,
     away_between_steps: bool = False,
+    deterministic: bool = False,
     starts: Sequence[Schedule] = (),
     solver: str = "auto",
     highs_library: str = "",

@@ -23,8 +23,8 @@ if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpat
     del sys.path[0]
 
 OPTIMAL, INFEASIBLE, STOPPED, TOO_BIG, UNUSABLE, FAILED = range(6)
-REQUEST = struct.Struct("=QQQdddii")
-REPLY = struct.Struct("=iIddQ")
+REQUEST = struct.Struct("=QQQdddiiii")
+REPLY = struct.Struct("=iIddQd")
 SIZE_LIMIT_EXCEEDED = 10010
 LEAST_SECONDS = 0.01
 _COLUMNS_ABOVE_THE_FREE_LICENCE = 2001
@@ -69,6 +69,7 @@ class Program:
         columns, rows, entries = fields[:3]
         self.seconds, self.relative_gap, self.absolute_gap = fields[3:6]
         self.threads = fields[6]
+        self.counts_work = bool(fields[8])
         self.cost = _array(stream, "d", columns)
         self.lower = _array(stream, "d", columns)
         self.upper = _array(stream, "d", columns)
@@ -81,8 +82,13 @@ class Program:
         self.start = _array(stream, "d", columns if fields[7] else 0)
 
 
-def solve(program: Program, begin: float) -> tuple[int, float, float, array[float]]:
-    """Answer, objective, bound and point. Seconds count from `begin`, of the monotonic clock.
+Result = tuple[int, float, float, "array[float]", float]
+
+
+def solve(program: Program, begin: float) -> Result:
+    """Answer, objective, bound, point, and what Gurobi says that its work was.
+
+    Seconds count from `begin`, of the monotonic clock, unless the limit is one of work.
 
     Raises:
         RefusedError: Gurobi would not, or failed.
@@ -92,13 +98,16 @@ def solve(program: Program, begin: float) -> tuple[int, float, float, array[floa
 
     try:
         model = _model(gp, env, program)
-        spent = time.monotonic() - begin
-        model.Params.TimeLimit = max(program.seconds - spent, LEAST_SECONDS)
+        if program.counts_work:
+            model.Params.WorkLimit = program.seconds
+        else:
+            spent = time.monotonic() - begin
+            model.Params.TimeLimit = max(program.seconds - spent, LEAST_SECONDS)
         model.optimize()
         if model.Status == gp.GRB.INF_OR_UNBD:  # which of the two?
             model.Params.DualReductions = 0
             model.optimize()
-        return _result(gp, model)
+        return (*_result(gp, model), model.Work)
     except gp.GurobiError as error:
         answer = TOO_BIG if error.errno == SIZE_LIMIT_EXCEEDED else FAILED
         raise RefusedError(answer, str(error)) from error
@@ -171,14 +180,14 @@ def serve(stream: int) -> None:
         program = Program(incoming)
     text = b""
     try:
-        answer, objective, bound, point = solve(program, BEGIN)
+        answer, objective, bound, point, work = solve(program, BEGIN)
     except RefusedError as error:
-        answer, objective, bound, point = error.answer, 0.0, 0.0, array("d")
+        answer, objective, bound, point, work = error.answer, 0.0, 0.0, array("d"), 0.0
         text = str(error).encode()
     except Exception as error:  # whatever it is, the other side warns of it and goes on
-        answer, objective, bound, point = FAILED, 0.0, 0.0, array("d")
+        answer, objective, bound, point, work = FAILED, 0.0, 0.0, array("d"), 0.0
         text = f"{type(error).__name__}: {error}".encode()
-    reply = REPLY.pack(answer, len(text), objective, bound, len(point))
+    reply = REPLY.pack(answer, len(text), objective, bound, len(point), work)
     with open(stream, "wb", closefd=False) as outgoing:
         outgoing.write(reply + point.tobytes() + text)
 

@@ -43,6 +43,7 @@ def solve(
     time_limit_s: float = 60,
     solve_threads: int = 1,
     solver: str = "auto",
+    deterministic: bool = False,
     cache_dir: str | os.PathLike[str] | bool | None = True,
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
@@ -77,6 +78,10 @@ def solve(
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
             package highsbox or highspy or a shared library of HiGHS is installed; "gurobi", where
             gurobipy and a licence are. "auto" takes what is fastest of CBC and HiGHS.
+        deterministic: `time_limit_s` limits work instead of seconds, about as much as a quiet
+            machine does in them: the same graph, arguments and solver give the same schedule to the
+            last byte, twice and on a busy machine. Seconds of the search are then of work too. With
+            one thread only. A search that hangs is ended all the same, after 20 times as long.
         cache_dir: where measured speeds are kept: a folder, True for the user's cache folder, or
             None. Schedules are not kept there: `Schedule.save` does that.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
@@ -113,6 +118,7 @@ def solve(
         check_solver(chosen, worker_path())
     flag(recompute, "recompute")
     flag(away_between_steps, "away_between_steps")
+    flag(deterministic, "deterministic")
     device = _C.DeviceProfile.by_name(_text(platform, "platform", "the name of a device"))
     device = with_store(device, paging, page_dir, open_cache(cache_dir))
     if ram_budget is None:
@@ -136,6 +142,7 @@ def solve(
         "recompute": recompute,
         "paging": paging is not False,
         "away_between_steps": away_between_steps,
+        "deterministic": deterministic,
         "time_limit_s": seconds,
         "solve_threads": whole_number(
             solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
@@ -169,6 +176,7 @@ def solve_on(
     time_limit_s: float,
     solve_threads: int = 1,
     solver: Solver = Solver.AUTO,
+    deterministic: bool = False,
     should_stop: Callable[[], bool] | None = None,
     on_progress: Callable[[SearchPoint], object] | None = None,
     starts: Sequence[_C.Schedule] = (),
@@ -190,6 +198,7 @@ def solve_on(
         recompute=recompute,
         paging=paging,
         away_between_steps=away_between_steps,
+        deterministic=deterministic,
         should_stop=should_stop,
         on_progress=on_progress,
         starts=starts,

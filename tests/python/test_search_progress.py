@@ -135,3 +135,24 @@ def test_budgets_may_be_named_and_one_may_be_too_small(graph: poet.Graph) -> Non
 def test_a_curve_that_makes_no_sense_is_refused(graph: poet.Graph, words: dict[str, Any]) -> None:
     with pytest.raises(poet.ArgumentError, match=next(iter(words))):
         poet.pareto(graph=graph, time_limit_s=1, **words)
+
+
+def test_deterministic_searches_end_in_the_same_bytes() -> None:
+    graph = chain_graph(40)
+
+    def plan() -> str:
+        return poet.solve(
+            graph=graph,
+            ram_budget="60%",
+            paging=False,
+            time_limit_s=0.3,
+            deterministic=True,
+            solver="cbc",
+        ).to_json()
+
+    assert plan() == plan()
+
+
+def test_deterministic_searches_have_one_thread() -> None:
+    with pytest.raises(poet.ArgumentError, match="solve_threads=1"):
+        poet.solve(graph=chain_graph(), ram_budget="60%", deterministic=True, solve_threads=2)

@@ -16,6 +16,7 @@
 
 #include "planner/backends/backend.h"
 #include "planner/backends/isolated.h"
+#include "planner/backends/work.h"
 #include "planner/clock.h"
 
 namespace poet::planner::cbc {
@@ -52,7 +53,7 @@ struct RowBlock {
 
 class ClpLp : public LpSolver {
  public:
-  explicit ClpLp(const SparseModel& model) {
+  explicit ClpLp(const SparseModel& model) : work_(model) {
     clp_.setLogLevel(0);
     const RowBlock rows(model, 0);
     const CoinPackedMatrix matrix(/*colordered=*/false, model.numColumns(), rows.count,
@@ -66,8 +67,13 @@ class ClpLp : public LpSolver {
 
   LpResult solve(double time_limit_seconds) override {
     if (clp_.numberColumns() == 0) return solveEmpty();
-    clp_.setMaximumWallSeconds(std::max(time_limit_seconds, 0.01));
+    if (WorkMeter::current() != nullptr) {
+      clp_.setMaximumIterations(work_.iterationsWithin(time_limit_seconds));
+    } else {
+      clp_.setMaximumWallSeconds(std::max(time_limit_seconds, 0.01));
+    }
     clp_.dual();
+    work_.chargeIterations(clp_.numberIterations());
     LpResult result;
     if (clp_.isProvenPrimalInfeasible()) result.status = SolverStatus::kInfeasible;
     if (!clp_.isProvenOptimal()) return result;
@@ -82,6 +88,7 @@ class ClpLp : public LpSolver {
   void addRows(const SparseModel& model, int first_row) override {
     if (first_row >= model.numRows()) return;
     const RowBlock rows(model, first_row);
+    work_.addEntries(static_cast<size_t>(rows.start.back()));
     clp_.addRows(rows.count, rows.lower.data(), rows.upper.data(), rows.start.data(), rows.index,
                  rows.value);
   }
@@ -98,6 +105,7 @@ class ClpLp : public LpSolver {
     return result;
   }
 
+  SolverWork work_;
   ClpSimplex clp_;
 };
 
@@ -158,8 +166,13 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
   const CbcHandle cbc(Cbc_newModel());
   load(cbc.get(), model);
   Cbc_setLogLevel(cbc.get(), 0);
-  setNumber(cbc.get(), "sec", seconds);
-  Cbc_setParameter(cbc.get(), "timeMode", "elapsed");
+  const SolverWork work(model);
+  if (WorkMeter::current() != nullptr) {
+    setNumber(cbc.get(), "maxNodes", work.nodesWithin(seconds));
+  } else {
+    setNumber(cbc.get(), "sec", seconds);
+    Cbc_setParameter(cbc.get(), "timeMode", "elapsed");
+  }
   if (!settings.preprocess) Cbc_setParameter(cbc.get(), "preprocess", "off");
   if (!settings.cuts) Cbc_setParameter(cbc.get(), "cuts", "off");
   setNumber(cbc.get(), "ratio", options.relative_gap);
@@ -167,6 +180,7 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
   if (options.threads > 1) setNumber(cbc.get(), "threads", options.threads);
   setStart(cbc.get(), options.start);
   Cbc_solve(cbc.get());
+  work.chargeNodes(Cbc_getNodeCount(cbc.get()));
 
   MipResult result;
   if (Cbc_isProvenInfeasible(cbc.get())) {

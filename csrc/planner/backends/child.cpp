@@ -61,7 +61,7 @@ bool Child::end() {
   return false;
 }
 
-bool Child::waitFor(short events, const Deadline& deadline) {
+bool Child::waitFor(short events, const WallDeadline& deadline) {
   while (!deadline.over()) {
     pollfd waiting{.fd = socket_, .events = events, .revents = 0};
     const double seconds = std::min(deadline.left(), kLongestWaitSeconds);
@@ -72,7 +72,7 @@ bool Child::waitFor(short events, const Deadline& deadline) {
   return false;
 }
 
-bool Child::send(const void* data, size_t size, const Deadline& deadline) {
+bool Child::send(const void* data, size_t size, const WallDeadline& deadline) {
   const char* bytes = static_cast<const char*>(data);
   while (size > 0) {
     if (!running() || !waitFor(POLLOUT, deadline)) return end();
@@ -85,7 +85,7 @@ bool Child::send(const void* data, size_t size, const Deadline& deadline) {
   return running();
 }
 
-bool Child::receive(void* data, size_t size, const Deadline& deadline) {
+bool Child::receive(void* data, size_t size, const WallDeadline& deadline) {
   char* bytes = static_cast<char*>(data);
   while (size > 0) {
     if (!running() || !waitFor(POLLIN, deadline)) return end();

@@ -22,12 +22,12 @@ class Child {
   ~Child();
 
   // False where the child has ended or the time is over; the child is then killed.
-  bool send(const void* data, size_t size, const Deadline& deadline);
-  bool receive(void* data, size_t size, const Deadline& deadline);
+  bool send(const void* data, size_t size, const WallDeadline& deadline);
+  bool receive(void* data, size_t size, const WallDeadline& deadline);
   bool running() const { return pid_ > 0; }
 
  private:
-  bool waitFor(short events, const Deadline& deadline);
+  bool waitFor(short events, const WallDeadline& deadline);
   bool end();  // false
 
   pid_t pid_ = -1;

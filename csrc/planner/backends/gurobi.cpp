@@ -21,6 +21,8 @@
 namespace poet::planner::gurobi {
 namespace {
 
+constexpr double kStartSeconds = 0.3;  // of the process
+
 struct Request {
   uint64_t columns = 0;
   uint64_t rows = 0;
@@ -30,8 +32,10 @@ struct Request {
   double absolute_gap = 0;
   int32_t threads = 1;
   int32_t has_start = 0;
+  int32_t counts_work = 0;  // the limit is one of work (clock.h, Note [Work])
+  int32_t padding = 0;
 };
-static_assert(sizeof(Request) == 56);
+static_assert(sizeof(Request) == 64);
 
 // The first three are SolverStatus.
 enum class Answer : int32_t { kOptimal, kInfeasible, kStopped, kTooBig, kUnusable, kFailed };
@@ -42,14 +46,15 @@ struct Reply {
   double objective = 0;
   double bound = 0;
   uint64_t columns = 0;
+  double work_seconds = 0;  // Gurobi counts its work itself, in about seconds
 };
-static_assert(sizeof(Reply) == 32);
+static_assert(sizeof(Reply) == 40);
 
 class Conversation {
  public:
   Conversation(const MipOptions& options, std::vector<char*> words)
       : options_(options),
-        deadline_(options.time_limit_seconds + kOverrunSeconds),
+        deadline_(overrunSeconds(options.time_limit_seconds)),
         child_([&](int socket) {
           dup2(socket, STDIN_FILENO);
           execvp(words.front(), words.data());
@@ -62,6 +67,7 @@ class Conversation {
           "Gurobi's process ended without a result, or ran past its time; CBC goes on.");
       return std::nullopt;
     }
+    chargeWork(kStartSeconds + reply.work_seconds);
     MipResult result;
     result.x.resize(reply.columns);
     std::string text(reply.text_bytes, ' ');
@@ -91,7 +97,8 @@ class Conversation {
                           .relative_gap = options_.relative_gap,
                           .absolute_gap = options_.absolute_gap,
                           .threads = options_.threads,
-                          .has_start = options_.start.empty() ? 0 : 1};
+                          .has_start = options_.start.empty() ? 0 : 1,
+                          .counts_work = WorkMeter::current() != nullptr ? 1 : 0};
     return child_.send(&request, sizeof request, deadline_) && send(model.cost) &&
            send(model.lower) && send(model.upper) && send(model.integer) && send(model.row_lower) &&
            send(model.row_upper) && send(model.row_start) && send(model.index) &&
@@ -120,7 +127,7 @@ class Conversation {
   }
 
   const MipOptions& options_;
-  const Deadline deadline_;
+  const WallDeadline deadline_;
   Child child_;
 };
 

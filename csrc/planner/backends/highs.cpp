@@ -10,6 +10,7 @@
 #include "planner/backends/backend.h"
 #include "planner/backends/highs_api.h"
 #include "planner/backends/isolated.h"
+#include "planner/backends/work.h"
 
 namespace poet::planner::highs {
 namespace {
@@ -35,6 +36,10 @@ class Instance {
   void setNumber(const char* option, double number) {
     api_.setDoubleOptionValue(highs_, option, number);
   }
+  int count(const char* info) const {
+    int result = 0;
+    return api_.getIntInfoValue(highs_, info, &result) == kHighsError ? 0 : result;
+  }
   double number(const char* info) const {
     double result = 0;
     return api_.getDoubleInfoValue(highs_, info, &result) == kHighsError ? -kInfinity : result;
@@ -43,8 +48,15 @@ class Instance {
   // Its clock runs on from one run to the next, and the limit counts from the clock's zero.
   bool run(double time_limit_seconds) {
     api_.zeroAllClocks(highs_);
-    setNumber("time_limit", std::max(time_limit_seconds, kLeastSeconds));
+    if (WorkMeter::current() == nullptr)
+      setNumber("time_limit", std::max(time_limit_seconds, kLeastSeconds));
     return api_.run(highs_) != kHighsError;
+  }
+  void setCount(const char* option, int count) { api_.setIntOptionValue(highs_, option, count); }
+
+  int64_t nodes() const {
+    int64_t result = 0;
+    return api_.getInt64InfoValue(highs_, "mip_node_count", &result) == kHighsError ? 0 : result;
   }
 
   SolverStatus status() const {
@@ -59,11 +71,7 @@ class Instance {
     }
   }
 
-  bool hasPoint() const {
-    int found = 0;
-    return api_.getIntInfoValue(highs_, "primal_solution_status", &found) != kHighsError &&
-           found == kHighsSolutionFeasible;
-  }
+  bool hasPoint() const { return count("primal_solution_status") == kHighsSolutionFeasible; }
 
  private:
   const HighsApi api_;
@@ -72,7 +80,8 @@ class Instance {
 
 class Lp : public LpSolver {
  public:
-  Lp(const HighsApi& api, const SparseModel& model) : highs_(api), columns_(model.cost.size()) {
+  Lp(const HighsApi& api, const SparseModel& model)
+      : highs_(api), work_(model), columns_(model.cost.size()) {
     highs_.api().setStringOptionValue(highs_.get(), "solver", "simplex");
     // Without presolve the first basis is one that later rounds start from, and Devex weights cost
     // less to set up in each of them than those of steepest edge: half the time of the defaults.
@@ -89,7 +98,11 @@ class Lp : public LpSolver {
 
   LpResult solve(double time_limit_seconds) override {
     LpResult result;
-    if (!loaded_ || !highs_.run(time_limit_seconds)) return result;
+    if (WorkMeter::current() != nullptr)
+      highs_.setCount("simplex_iteration_limit", work_.iterationsWithin(time_limit_seconds));
+    const bool ran = loaded_ && highs_.run(time_limit_seconds);
+    work_.chargeIterations(highs_.count("simplex_iteration_count"));
+    if (!ran) return result;
     result.status = highs_.status();
     if (result.status != SolverStatus::kOptimal) return result;
     result.objective = highs_.api().getObjectiveValue(highs_.get());
@@ -105,6 +118,7 @@ class Lp : public LpSolver {
     const int begin = model.row_start[static_cast<size_t>(first_row)];
     std::vector<int> start(model.row_start.begin() + first_row, model.row_start.end());
     for (int& s : start) s -= begin;
+    work_.addEntries(model.index.size() - static_cast<size_t>(begin));
     const int added = highs_.api().addRows(
         highs_.get(), model.numRows() - first_row, model.row_lower.data() + first_row,
         model.row_upper.data() + first_row, static_cast<int>(model.index.size()) - begin,
@@ -114,6 +128,7 @@ class Lp : public LpSolver {
 
  private:
   Instance highs_;
+  SolverWork work_;
   const size_t columns_;
   bool loaded_ = false;
 };
@@ -134,7 +149,12 @@ MipResult branchAndCut(const HighsApi& api, const SparseModel& model, const MipO
   }
   if (!options.start.empty())
     api.setSolution(highs.get(), options.start.data(), nullptr, nullptr, nullptr);
-  if (!highs.run(options.time_limit_seconds)) return result;
+  const SolverWork work(model);
+  if (WorkMeter::current() != nullptr)
+    highs.setCount("mip_max_nodes", work.nodesWithin(options.time_limit_seconds));
+  const bool ran = highs.run(options.time_limit_seconds);
+  work.chargeNodes(static_cast<double>(highs.nodes()));
+  if (!ran) return result;
   result.status = highs.status();
   if (result.status == SolverStatus::kInfeasible) {
     result.bound = kInfinity;

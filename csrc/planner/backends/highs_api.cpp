@@ -51,6 +51,7 @@ std::optional<HighsApi> readApi(void* library, std::string& why_not) {
   symbols.read("Highs_run", api.run);
   symbols.read("Highs_getModelStatus", api.getModelStatus);
   symbols.read("Highs_getIntInfoValue", api.getIntInfoValue);
+  symbols.read("Highs_getInt64InfoValue", api.getInt64InfoValue);
   symbols.read("Highs_getDoubleInfoValue", api.getDoubleInfoValue);
   symbols.read("Highs_getObjectiveValue", api.getObjectiveValue);
   symbols.read("Highs_getSolution", api.getSolution);

@@ -1,6 +1,7 @@
 // The functions of HiGHS that poet calls, from a shared library that is opened at run time.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -38,6 +39,7 @@ struct HighsApi {
   int (*run)(void*);
   int (*getModelStatus)(const void*);
   int (*getIntInfoValue)(const void*, const char*, int*);
+  int (*getInt64InfoValue)(const void*, const char*, int64_t*);
   int (*getDoubleInfoValue)(const void*, const char*, double*);
   double (*getObjectiveValue)(const void*);
   int (*getSolution)(const void*, double* x, double* reduced, double* row, double* dual);

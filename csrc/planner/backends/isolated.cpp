@@ -11,6 +11,7 @@ namespace {
 
 struct MipHeader {
   int32_t status = 0;
+  double work_seconds = 0;  // that the child was charged
   double objective = 0;
   double bound = 0;
   uint64_t columns = 0;
@@ -18,6 +19,7 @@ struct MipHeader {
 
 struct LpHeader {
   int32_t status = 0;
+  double work_seconds = 0;  // likewise
   double objective = 0;
   uint64_t columns = 0;
 };
@@ -29,6 +31,11 @@ struct LpRequest {
   uint64_t entries = 0;
 };
 
+double workSoFar() {
+  const WorkMeter* meter = WorkMeter::current();
+  return meter != nullptr ? meter->seconds() : 0;
+}
+
 template <class T>
 size_t sizeOf(const std::vector<T>& values) {
   return values.size() * sizeof(T);
@@ -36,8 +43,9 @@ size_t sizeOf(const std::vector<T>& values) {
 
 // ---- in the child ----
 
-void sendResult(int socket, const LpResult& result) {
+void sendResult(int socket, const LpResult& result, double work_seconds) {
   const LpHeader header{.status = static_cast<int32_t>(result.status),
+                        .work_seconds = work_seconds,
                         .objective = result.objective,
                         .columns = result.x.size()};
   writeAll(socket, &header, sizeof header);
@@ -63,7 +71,9 @@ void serve(int socket, LpSolver& lp) {
   LpRequest request;
   while (readAll(socket, &request, sizeof request)) {
     if (request.rows == 0) {
-      sendResult(socket, lp.solve(request.time_limit_seconds));
+      const double before = workSoFar();
+      const LpResult result = lp.solve(request.time_limit_seconds);
+      sendResult(socket, result, workSoFar() - before);
       continue;
     }
     SparseModel rows;
@@ -84,7 +94,7 @@ class ChildLp : public IsolatedLp {
   bool running() const override { return child_.running(); }
 
   LpResult solve(double time_limit_seconds) override {
-    const Deadline deadline(time_limit_seconds + kOverrunSeconds);
+    const WallDeadline deadline(overrunSeconds(time_limit_seconds));
     const LpRequest request{.time_limit_seconds = time_limit_seconds};
     LpHeader header;
     if (!child_.send(&request, sizeof request, deadline) ||
@@ -100,6 +110,7 @@ class ChildLp : public IsolatedLp {
     }
     result.status = static_cast<SolverStatus>(header.status);
     result.objective = header.objective;
+    chargeWork(header.work_seconds);
     return result;
   }
 
@@ -111,7 +122,7 @@ class ChildLp : public IsolatedLp {
     for (int& s : start) s -= begin;
     const LpRequest request{.rows = model.row_lower.size() - first,
                             .entries = model.index.size() - static_cast<size_t>(begin)};
-    const Deadline deadline(kSendSeconds);
+    const WallDeadline deadline(kSendSeconds);
     const auto send = [&](const void* data, size_t size) {
       return child_.send(data, size, deadline);
     };
@@ -132,12 +143,19 @@ class ChildLp : public IsolatedLp {
 
 }  // namespace
 
+double overrunSeconds(double time_limit_seconds) {
+  return WorkMeter::current() != nullptr ? watchdogSeconds(time_limit_seconds)
+                                         : time_limit_seconds + kOverrunSeconds;
+}
+
 std::optional<MipResult> solveInChild(double time_limit_seconds,
                                       const std::function<MipResult()>& solve) {
-  const Deadline deadline(time_limit_seconds + kOverrunSeconds);
+  const WallDeadline deadline(overrunSeconds(time_limit_seconds));
   Child child([&](int socket) {
+    const double before = workSoFar();
     const MipResult result = solve();
     const MipHeader header{.status = static_cast<int32_t>(result.status),
+                           .work_seconds = workSoFar() - before,
                            .objective = result.objective,
                            .bound = result.bound,
                            .columns = result.x.size()};
@@ -152,6 +170,7 @@ std::optional<MipResult> solveInChild(double time_limit_seconds,
   result.bound = header.bound;
   result.x.resize(header.columns);
   if (!child.receive(result.x.data(), sizeOf(result.x), deadline)) return std::nullopt;
+  chargeWork(header.work_seconds);
   return result;
 }
 

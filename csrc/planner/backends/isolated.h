@@ -19,6 +19,9 @@ namespace poet::planner {
 // glibc keeps usable across a fork.
 inline constexpr double kOverrunSeconds = 0.3;
 
+// After so many seconds a child is lost. Where work is counted only one that hangs is.
+double overrunSeconds(double time_limit_seconds);
+
 // Nullopt where the child ended without a result: it crashed, was killed for time, or could not be
 // started.
 std::optional<MipResult> solveInChild(double time_limit_seconds,

@@ -27,6 +27,7 @@ Json toJson(const SolveOptions& options) {
   Json json = {{"ram_budget_bytes", options.ram_budget_bytes},
                {"minimize", toString(options.minimize)},
                {"time_limit_seconds", options.time_limit_seconds},
+               {"deterministic", options.deterministic},
                {"threads", options.threads},
                {"solver", toJson(options.solver)},
                {"recompute", options.recompute},
@@ -56,6 +57,7 @@ SolveOptions readOptions(const Json& json) {
   options.ram_budget_bytes = in.integer("ram_budget_bytes", 1);
   options.minimize = objectiveFromString(in.text("minimize"));
   options.time_limit_seconds = in.number("time_limit_seconds");
+  options.deterministic = in.flagOr("deterministic", false);
   options.threads = static_cast<int>(in.integer("threads", 1, SolveOptions::kMostThreads));
   options.solver = readSolver(in.require("solver"));
   options.recompute = in.flagOr("recompute", true);

@@ -23,6 +23,7 @@ constexpr const char* kHelp =
     "  --runtime-budget SEC   deadline on the makespan, in seconds (none)\n"
     "  --minimize WHAT        energy, time or memory (energy)\n"
     "  --time-limit SEC       seconds for the search (60)\n"
+    "  --deterministic yes|no whether the limit counts work instead of seconds (no)\n"
     "  --threads N            threads of the solver (1)\n"
     "  --profile FILE         the device, as JSON (the host, without a store)\n"
     "  --method NAME          poet, poet_paper or moccasin (poet)\n"
@@ -62,6 +63,8 @@ Arguments parse(int argc, char** argv) {
       arguments.options.minimize = poet::objectiveFromString(value);
     else if (name == "--time-limit")
       arguments.options.time_limit_seconds = std::atof(value);
+    else if (name == "--deterministic")
+      arguments.options.deterministic = std::strcmp(value, "yes") == 0;
     else if (name == "--threads")
       arguments.options.threads = std::atoi(value);
     else if (name == "--method")

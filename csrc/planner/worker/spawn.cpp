@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "planner/clock.h"
 #include "planner/incumbent.h"
 #include "planner/options.h"
 #include "planner/worker/protocol.h"
@@ -152,7 +153,9 @@ class Conversation {
   pid_t pid() const { return worker_.pid(); }
 
   Schedule run(const std::function<bool()>& should_stop) {
-    const double deadline = start_ + options_.time_limit_seconds + kGraceSeconds;
+    const double limit = options_.time_limit_seconds;
+    const double deadline =
+        start_ + (options_.deterministic ? watchdogSeconds(limit) : limit + kGraceSeconds);
     double next_question = start_ + kPollSeconds;
     while (!ended_) {
       const double time = now();
@@ -209,7 +212,7 @@ class Conversation {
         return;
       case FrameKind::kProgress:
         history_.push_back(decodeProgress(frame.payload));
-        history_.back().seconds = now() - start_;
+        if (!options_.deterministic) history_.back().seconds = now() - start_;
         if (on_progress_) on_progress_(history_.back());
         return;
       case FrameKind::kTrouble:
@@ -254,7 +257,7 @@ class Conversation {
 
   Schedule finished() {
     if (!result_) return bestSoFar(failure_);
-    result_->solve_seconds = now() - start_;
+    if (!options_.deterministic) result_->solve_seconds = now() - start_;
     result_->history = std::move(history_);
     return std::move(*result_);
   }

@@ -22,29 +22,16 @@
 #include "planner/planner.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
-
-#ifndef POET_TEST_HIGHS_LIBRARY
-#define POET_TEST_HIGHS_LIBRARY ""
-#endif
-#ifndef POET_TEST_PYTHON
-#define POET_TEST_PYTHON ""
-#endif
+#include "support/solver_choices.h"
 
 namespace poet::planner {
 namespace {
 
+using poet::testing::choiceOf;
+using poet::testing::whyNot;
+
 constexpr double kTolerance = 1e-6;
 constexpr double kSeconds = 20;
-
-SolverChoice choiceOf(SolverKind kind) {
-  SolverChoice choice{.kind = kind, .highs_library = POET_TEST_HIGHS_LIBRARY};
-  const std::string python = POET_TEST_PYTHON;
-  if (kind == SolverKind::kGurobi && !python.empty()) {
-    choice.gurobi_command = {python,
-                             std::string(POET_REPOSITORY) + "/python/poet/_gurobi_child.py"};
-  }
-  return choice;
-}
 
 class Program {
  public:
@@ -62,20 +49,6 @@ class Program {
  private:
   SparseModel model_;
 };
-
-// Why a back end cannot be tested here; empty where it can.
-std::string whyNot(SolverKind kind) {
-  const SolverChoice choice = choiceOf(kind);
-  if (kind == SolverKind::kHighs) return findSolvers(choice).back().why_not;
-  if (kind != SolverKind::kGurobi) return "";
-  if (choice.gurobi_command.empty()) return "no Python was found when the tests were configured";
-  Program one;
-  const int x = one.integer(-1);
-  one.row({{x, 1}}, -kInfinity, 1);
-  solveMip(one.model(), {.time_limit_seconds = kSeconds, .solver = choice});
-  const auto trouble = choice.trouble->texts();
-  return trouble.empty() ? "" : trouble.front();
-}
 
 class Backend : public ::testing::TestWithParam<SolverKind> {
  protected:

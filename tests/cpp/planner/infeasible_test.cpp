@@ -48,6 +48,7 @@ TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
     options.recompute = i % 3 != 0;
     options.paging = i % 3 != 1;
     options.time_limit_seconds = 1;
+    options.deterministic = true;
     const Schedule none = solve(graph, device, options);
     ASSERT_EQ(none.status, Status::kInfeasible) << none.message;
     ASSERT_TRUE(none.before.empty());
@@ -91,6 +92,7 @@ TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
     options.paging = i % 2 == 0;
     options.runtime_budget_seconds = graph.plainSeconds() * (1.0 + 0.1 * (i % 5));
     options.time_limit_seconds = 1;
+    options.deterministic = true;
     const Schedule none = solve(graph, device, options);
     ASSERT_FALSE(none.hasPlan());
     if (!none.least_ram_budget) continue;

@@ -75,6 +75,7 @@ Question question(uint64_t seed, std::optional<Objective> minimize = {}) {
     asked.options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes * 4 / 5);
   }
   asked.options.time_limit_seconds = 0.3;
+  asked.options.deterministic = true;
   return asked;
 }
 

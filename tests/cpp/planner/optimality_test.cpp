@@ -73,6 +73,7 @@ struct Case {
     options.ram_budget_bytes = std::max<int64_t>(
         1, std::uniform_int_distribution<int64_t>(least, plain.peak_bytes)(random));
     options.time_limit_seconds = 20;
+    options.deterministic = true;  // counts below must not depend on the load
   }
 
   Graph graph;
@@ -187,6 +188,7 @@ TEST(Optimality, PagingAgreesWithAnExhaustiveSearch) {
     options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
     options.recompute = seed % 3 != 0;
     options.time_limit_seconds = 20;
+    options.deterministic = true;  // counts below must not depend on the load
     options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes * (65 + seed % 34) / 100);
     const Schedule schedule = solve(graph, profile, options);
     checkSchedule(graph, profile, options, schedule);
@@ -246,6 +248,7 @@ TEST(Optimality, WithOverlapNoPlanIsBetterThanFreeTransfers) {
     SolveOptions options;
     options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
     options.time_limit_seconds = 1.5;
+    options.deterministic = true;  // counts below must not depend on the load
     options.ram_budget_bytes = std::max<int64_t>(1, plain.peak_bytes * (65 + seed % 34) / 100);
     const Schedule schedule = solve(graph, profile, options);
     if (!schedule.hasPlan()) continue;

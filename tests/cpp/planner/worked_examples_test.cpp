@@ -51,6 +51,7 @@ struct Question {
     // A watchdog: all of these take milliseconds, but for those whose transfers overlap, which
     // search as long as they may where no bound proves the plan.
     options.time_limit_seconds = device.dma_channels > 0 ? 1 : 30;
+    options.deterministic = true;
     return solve(graph, device, options);
   }
 };
