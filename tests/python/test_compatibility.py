@@ -26,8 +26,8 @@ from poet._store import page_folder
 
 _CALLS = {"accumulation": 12, "evaluation_between": 8, "data_dependent_branches": 8}
 _QUICK: dict[str, Any] = {"time_limit_s": 0.3, "cache_dir": None}
-# Memory that no operator shows (garbage in cycles, copies of storages) is in no plan: the figures of
-# the self-checking mode do not hold.
+# Memory that no operator shows (garbage in cycles, copies of storages) is in no plan: the figures
+# of the self-checking mode do not hold.
 _UNSEEN = {"nested_tensors", "saved_in_the_middle"}
 
 
