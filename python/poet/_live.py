@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,23 +94,43 @@ def shapes_in(things: object) -> tuple[object, ...]:
     return tuple((tuple(t.shape), t.dtype) for t in tensors_in(things))
 
 
+class _Running(threading.local):
+    """The session of the step that runs on this thread."""
+
+    session: _C.Session | None = None
+
+
+_running = _Running()
+_hook_lock = threading.Lock()
+
+
+def _enter_optimizer(*_: object) -> None:
+    if _running.session is not None:
+        _running.session.enter_optimizer()
+
+
+def _leave_optimizer(*_: object) -> None:
+    if _running.session is not None:
+        _running.session.leave_optimizer()
+
+
+@functools.cache
+def _hook_optimizers() -> None:
+    """For good, and once: PyTorch keeps these hooks in one list, which a thread may be walking."""
+    register_optimizer_step_pre_hook(_enter_optimizer)
+    register_optimizer_step_post_hook(_leave_optimizer)
+
+
 @contextmanager
 def optimizer_phases(session: _C.Session) -> Iterator[None]:
-    """Tells the session when an optimizer's step begins and ends."""
-
-    def enter(*_: object) -> None:
-        session.enter_optimizer()
-
-    def leave(*_: object) -> None:
-        session.leave_optimizer()
-
-    before = register_optimizer_step_pre_hook(enter)
-    after = register_optimizer_step_post_hook(leave)
+    """Tells the session when an optimizer's step begins and ends on this thread."""
+    with _hook_lock:
+        _hook_optimizers()
+    outer, _running.session = _running.session, session
     try:
         yield
     finally:
-        before.remove()
-        after.remove()
+        _running.session = outer
 
 
 if verify_wanted():  # the debug mode counts every block, so it must see them all
