@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "device/profile.h"
+#include "methods/method.h"
 #include "planner/planner.h"
 #include "schedule/simulator.h"
 
@@ -68,7 +69,8 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            const std::vector<std::shared_ptr<Schedule>>& starts,
                            const std::string& solver, const std::string& highs_library,
                            const std::vector<std::string>& gurobi_command,
-                           const py::object& on_trouble) {
+                           const py::object& on_trouble, const std::string& method,
+                           const std::string& python) {
   SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
                        .runtime_budget_seconds = runtime_budget_seconds,
                        .minimize = objectiveFromString(minimize),
@@ -80,7 +82,10 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                                   .gurobi_command = gurobi_command},
                        .recompute = recompute,
                        .paging = paging,
-                       .away_between_steps = away_between_steps};
+                       .away_between_steps = away_between_steps,
+                       .method = method,
+                       .python = python};
+  checkMethod(profile, options);  // found wrong here rather than in the worker
   for (const auto& start : starts) options.starts.push_back(*start);
   const auto held = graph.cast<std::shared_ptr<Graph>>();
   StopPoll poll(should_stop, on_progress);
@@ -98,6 +103,24 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
   py::object result = py::cast(schedule);
   setGraph(result, graph);
   setDevice(result, py::cast(profile));
+  return result;
+}
+
+// As poet._methods.Method.
+py::tuple methodsForPython() {
+  const std::vector<Method>& all = allMethods();
+  py::tuple result(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const MethodTraits& can = all[i].traits;
+    result[i] = fromPackage("poet._methods", "Method")(
+        py::arg("name") = std::string(all[i].name), py::arg("source") = std::string(all[i].source),
+        py::arg("summary") = std::string(all[i].summary),
+        py::arg("general_graphs") = can.general_graphs, py::arg("recomputes") = can.recomputes,
+        py::arg("pages") = can.pages, py::arg("compute_aware") = can.compute_aware,
+        py::arg("memory_aware") = can.memory_aware, py::arg("power_aware") = can.power_aware,
+        py::arg("deadline") = can.deadline, py::arg("in_place") = can.in_place,
+        py::arg("online") = can.online, py::arg("executes") = can.executes);
+  }
   return result;
 }
 
@@ -175,6 +198,7 @@ void bindProfile(py::module_& m) {
 
 void bindSolve(py::module_& m) {
   bindProfile(m);
+  m.def("methods", &methodsForPython);
   m.def("simulate", &simulateFromPython, py::arg("graph"), py::arg("schedule"), py::arg("profile"));
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
         py::arg("ram_budget_bytes"), py::arg("runtime_budget_seconds"), py::arg("minimize"),
@@ -186,6 +210,7 @@ void bindSolve(py::module_& m) {
         py::arg("starts") = std::vector<std::shared_ptr<Schedule>>(),
         py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",
         py::arg("gurobi_command") = std::vector<std::string>(), py::arg("on_trouble") = py::none(),
+        py::arg("method") = SolveOptions{}.method, py::arg("python") = SolveOptions{}.python,
         "should_stop is called about ten times a second; when it returns true the best plan so far "
         "is returned. on_progress hears of every better plan and bound (poet.SearchPoint), "
         "on_trouble, once the solve is over, why another solver went on.");

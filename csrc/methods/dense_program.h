@@ -27,6 +27,11 @@ class DenseProgram {
 
   const planner::SparseModel& model() const { return model_; }
   planner::ReplayPlan planOf(std::span<const double> x) const;
+  // S^RAM of value v in stage t, in [0, 1]; 0 where it cannot be kept.
+  double keptAt(std::span<const double> x, int t, int v) const {
+    const int column = stages_[static_cast<size_t>(t)].kept[static_cast<size_t>(v)];
+    return column < 0 ? 0 : x[static_cast<size_t>(column)];
+  }
 
  private:
   // What stands in one stage: columns, -1 where there is none.

@@ -33,6 +33,9 @@ struct SolveOptions {
   // Schedules of the same graph to start from, e.g. for other budgets. One that keeps these budgets
   // is never lost: the result is at least as good. One of another graph is an ArgumentError.
   std::vector<Schedule> starts = {};
+  // Which of allMethods() plans (methods/method.h). solve() is the method "poet" and looks at neither.
+  std::string method = "poet";
+  std::string python = "python3";  // an interpreter, for methods whose solver needs one (moccasin)
 
   static constexpr int kMostThreads = 1024;
 };

@@ -95,8 +95,9 @@ class PriceSearch {
                    [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
       bounds_.resize(problems_.size(), 0);
-      bounds_[price] =
-          boundWithOverlap(problem, input_.profile, input_.options.objective, outcome.bound_cost);
+      bounds_[price] = std::max(  // a second search may have had no time for its relaxation
+          bounds_[price],
+          boundWithOverlap(problem, input_.profile, input_.options.objective, outcome.bound_cost));
       best_.setBoundValue(*std::max_element(bounds_.begin(), bounds_.end()), "candidates");
     }
     return outcome;

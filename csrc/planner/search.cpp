@@ -137,7 +137,7 @@ class PlanSearch {
 
   // A plan below a bound over candidates has a replay that is none of them.
   void dropRefutedBounds() {
-    const double least = outcome_.best_cost + replayCost(kSecondsTolerance);
+    const double least = outcome_.best_cost + replayCost(kCloseEnough);
     if (narrow_bound_ > least) narrow_bound_ = 0;
     if (outcome_.bound_cost <= least) return;
     outcome_.bound_cost = 0;

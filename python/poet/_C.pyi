@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, final, overload
 
 from poet._enums import Objective, Phase, Status, ValueKind
+from poet._methods import Method
 from poet._results import Action, Node, SearchPoint, Simulation
 
 built_for_torch: str
@@ -267,7 +268,10 @@ def solve_in_worker(
     highs_library: str = "",
     gurobi_command: Sequence[str] = (),
     on_trouble: Callable[[str], object] | None = None,
+    method: str = "poet",
+    python: str = "python3",
 ) -> Schedule: ...
+def methods() -> tuple[Method, ...]: ...
 
 # ---- the live runtime (runtime_bindings.cpp) ----
 

@@ -2,6 +2,8 @@
 
 from poet import _native  # first: says clearly why poet cannot be loaded where it cannot
 from poet._C import DeviceProfile, Graph, Op, RewrittenGraph, Schedule, Value
+from poet._compare import Comparison, ComparisonRow, compare
+from poet._compare_live import Measurement
 from poet._enums import ActionKind, NodeKind, Objective, Phase, Solver, Status, ValueKind
 from poet._errors import (
     ArgumentError,
@@ -17,6 +19,7 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
+from poet._methods import Method, MethodTable, methods
 from poet._pareto import pareto
 from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
@@ -34,9 +37,14 @@ __all__ = [
     "BudgetError",
     "BudgetWarning",
     "CacheWarning",
+    "Comparison",
+    "ComparisonRow",
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "Measurement",
+    "Method",
+    "MethodTable",
     "Node",
     "NodeKind",
     "NotBuiltError",
@@ -61,6 +69,8 @@ __all__ = [
     "WrappedStep",
     "__version__",
     "keep",
+    "compare",
+    "methods",
     "pareto",
     "simulate",
     "solve",

@@ -17,7 +17,7 @@ from poet._budgets import (
 )
 from poet._cache import Cache
 from poet._enums import Status
-from poet._errors import ArgumentError, BudgetWarning, PoetRuntimeError, StoreWarning
+from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeError, StoreWarning
 from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes
 from poet._solve import solve_on
@@ -39,6 +39,7 @@ class PlanningOptions:
         page_folder: where paged values go; None: nothing is paged.
         cache: what lasts between runs; None: nothing.
         time_limit_s: seconds that solving may take.
+        method: what plans.
     """
 
     platform: str
@@ -49,6 +50,7 @@ class PlanningOptions:
     page_folder: str | None
     cache: Cache | None
     time_limit_s: float
+    method: str = "poet"
 
 
 class StepPlanner:
@@ -65,6 +67,7 @@ class StepPlanner:
         self.stopped = threading.Event()  # no plan is wanted any more
         self.plans_from_cache = 0
         self.message = ""
+        self.no_plan: BudgetError | None = None  # of a named method: it trains with its plans only
         self._session = session
         self._options = options
         self._say = say
@@ -146,6 +149,7 @@ class StepPlanner:
             paging=request.paging,
             away_between_steps=request.away_between_steps,
             time_limit_s=request.time_limit_s,
+            method=request.method,
             should_stop=self.stopped.is_set,
         )
         if self.stopped.is_set():
@@ -154,6 +158,9 @@ class StepPlanner:
             self.schedules[variant] = schedule
             self._session.set_unplannable(variant)
             self.message = schedule.message or f"the planner ended with status {schedule.status}"
+            if self._options.method != "poet":
+                self.no_plan = self._no_plan_error(schedule, budget)
+                raise self.no_plan
             self._warn_without_plan(schedule, budget)
             return
         if self._cached is not None:
@@ -174,6 +181,7 @@ class StepPlanner:
             paging=paging,
             away_between_steps=paging,
             time_limit_s=self._options.time_limit_s,
+            method=self._options.method,
         )
 
     def _put_in_force(self, variant: int, schedule: _C.Schedule) -> bool:
@@ -206,6 +214,16 @@ class StepPlanner:
         self._say(
             f"{what}: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
             f"{share:+.1f} % time predicted ({extra} a step)"
+        )
+
+    def _no_plan_error(self, schedule: _C.Schedule, budget: int) -> BudgetError:
+        least = schedule.least_ram_budget
+        needs = "" if least is None else f" Its least budget is {least} bytes."
+        advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
+        return BudgetError(
+            f"method={self._options.method!r}: no plan within {budget} bytes "
+            f"({format_bytes(budget)}), status {schedule.status}: {schedule.message}.{needs} "
+            f"{advice}, or choose another method."
         )
 
     def _warn_without_plan(self, schedule: _C.Schedule, budget: int) -> None:

@@ -41,6 +41,7 @@ class PlanRequest:
         paging: plans may page.
         away_between_steps: optimizer state may stay in the store between steps.
         time_limit_s: seconds that the search may take.
+        method: what plans.
     """
 
     device: _C.DeviceProfile
@@ -51,6 +52,7 @@ class PlanRequest:
     paging: bool
     away_between_steps: bool
     time_limit_s: float
+    method: str = "poet"
 
     def key(self) -> dict[str, Any]:
         """What two requests must share to have the same plans."""
@@ -59,6 +61,7 @@ class PlanRequest:
             "device": _profile_figures(self.device),
             "budgets": budgets,
             "minimize": self.minimize,
+            "method": self.method,
             "switches": (self.recompute, self.paging, self.away_between_steps),
         }
 

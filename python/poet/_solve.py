@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from poet._budgets import (
 from poet._cache import Cache, open_cache
 from poet._enums import Objective, Solver
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
+from poet._methods import check_method
 from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
@@ -35,6 +37,7 @@ def solve(
     platform: str = "host",
     ram_budget: ByteBudget | None = None,
     runtime_budget: TimeBudget | None = None,
+    method: str = "poet",
     minimize: str = "energy",
     recompute: bool = True,
     paging: bool | None = None,
@@ -62,6 +65,8 @@ def solve(
             the plain step's peak. None stands for the RAM of this machine.
         runtime_budget: longest that the step may take: a ratio to the plain step's time (1.3), or
             a time ("1.5s"). None stands for no deadline.
+        method: what plans: a name that `poet.methods()` has. The schedule is that method's own, or
+            there is none: `Schedule.method` says whose it is.
         minimize: "energy", "time" or "memory".
         recompute: plans may run ops again. False together with paging=False leaves plans that only
             free values early.
@@ -136,6 +141,7 @@ def solve(
             f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
         )
     asked: dict[str, Any] = {
+        "method": check_method(method),
         "ram_budget_bytes": ram_budget_bytes,
         "runtime_budget_seconds": deadline,
         "minimize": objective,
@@ -180,6 +186,7 @@ def solve_on(
     should_stop: Callable[[], bool] | None = None,
     on_progress: Callable[[SearchPoint], object] | None = None,
     starts: Sequence[_C.Schedule] = (),
+    method: str = "poet",
 ) -> _C.Schedule:
     """`solve` with arguments that are checked and in the units of the core.
 
@@ -206,6 +213,8 @@ def solve_on(
         highs_library=highs_library(),
         gurobi_command=gurobi_command() if solver is Solver.GUROBI else [],
         on_trouble=trouble.append,
+        method=method,
+        python=sys.executable or "python3",
     )
     if trouble:
         warnings.warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning, stacklevel=3)

@@ -35,6 +35,7 @@ from poet._live import (
     verify_wanted,
 )
 from poet._memory import give_memory_back
+from poet._methods import Method, check_method, methods
 from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
 from poet._stats import StepStats
@@ -129,6 +130,8 @@ class WrappedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step and returns what it returns."""
         self._raise_background_error()
+        if self._planner.no_plan is not None and not self._closed:
+            raise self._planner.no_plan
         if (
             self._closed or _C.is_listening()
         ):  # a wrapped step inside a wrapped step: the outer one rules
@@ -206,8 +209,10 @@ class WrappedStep:
             thread.join()
 
     def _plan(self, variant: int) -> None:
-        self._planner.plan(variant)
-        self._latest = variant
+        try:
+            self._planner.plan(variant)
+        finally:  # without a plan its schedule says why
+            self._latest = variant
 
     def _raise_background_error(self) -> None:
         with self._lock:
@@ -333,7 +338,8 @@ def wrap(
         ram_budget: bytes, "512MiB", or "60%" of the plain step's peak. Parameters, gradients,
             optimizer state and inputs count.
         runtime_budget: a ratio to the plain step's time (1.3) or seconds as "1.5s". None: no limit.
-        method: how to plan; "poet" is the only one so far.
+        method: what plans: a name that `poet.methods()` has. Another one than "poet" trains with
+            its own plans or not at all: where it finds none, this call and all later ones raise.
         platform: the device profile; "host" is the only one so far.
         minimize: "energy", "time" or "memory".
         recompute: plans may run operators again.
@@ -359,6 +365,8 @@ def wrap(
             that could make room, because recompute and paging are both off.
         NotBuiltError: an option was asked for that does not exist yet.
 
+    The wrapped step raises BudgetError where a named method has no plan within the budget.
+
     Warns:
         BudgetWarning: once, when there is no plan within the budget. Training goes on plainly.
         StoreWarning: nothing is paged although it was asked for, with the reason.
@@ -369,7 +377,7 @@ def wrap(
         raise ArgumentError(
             "train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself."
         )
-    _check_method(method)
+    can = methods()[check_method(method)]
     if hard is not False:
         raise NotBuiltError("hard=True: expected it to be left out; this option is not built yet.")
     # Found wrong now rather than after the first step.
@@ -385,9 +393,10 @@ def wrap(
         runtime_budget=runtime_budget,
         minimize=parse_objective(minimize),
         recompute=flag(recompute, "recompute"),
-        page_folder=_folder_for_pages(recompute, flag(paging, "paging"), page_dir),
+        page_folder=_folder_for_method(can, recompute, flag(paging, "paging"), page_dir),
         cache=open_cache(cache_dir),
         time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
+        method=can.name,
     )
     give_memory_back()
     return WrappedStep(call, options, background=background, verbose=verbose)
@@ -432,11 +441,18 @@ def _warn_of_no_folder(why: str) -> None:
     )
 
 
-def _check_method(method: object) -> None:
-    if method != "poet":
-        raise NotBuiltError(
-            f'method: expected "poet"; got {method!r}. Other methods are not built yet.'
+def _folder_for_method(
+    can: Method, recompute: bool, paging: bool, page_dir: str | os.PathLike[str] | None
+) -> str | None:
+    """As `_folder_for_pages`, for a method that may not page, or do nothing else."""
+    if can.pages or page_dir is not None:
+        return _folder_for_pages(recompute and can.recomputes, paging, page_dir)
+    if can.recomputes and not recompute:
+        raise ArgumentError(
+            f"recompute=False: the method {can.name!r} makes room by recomputing. Leave it out, or "
+            "choose another method."
         )
+    return None
 
 
 __all__ = ["StepStats", "WrappedStep", "wrap"]

@@ -381,7 +381,6 @@ def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
     "option",
     [
         {"hard": True},
-        {"method": "dtr"},
     ],
 )
 def test_an_option_that_is_not_built_yet_is_named(option: dict[str, Any]) -> None:

@@ -32,7 +32,9 @@ Json toJson(const SolveOptions& options) {
                {"solver", toJson(options.solver)},
                {"recompute", options.recompute},
                {"paging", options.paging},
-               {"away_between_steps", options.away_between_steps}};
+               {"away_between_steps", options.away_between_steps},
+               {"method", options.method},
+               {"python", options.python}};
   for (const Schedule& start : options.starts) json["starts"].push_back(start.toJson());
   if (options.runtime_budget_seconds)
     json["runtime_budget_seconds"] = *options.runtime_budget_seconds;
@@ -63,6 +65,8 @@ SolveOptions readOptions(const Json& json) {
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);
   options.away_between_steps = in.flagOr("away_between_steps", false);
+  if (in.find("method") != nullptr) options.method = in.text("method");
+  if (in.find("python") != nullptr) options.python = in.text("python");
   if (in.find("runtime_budget_seconds") != nullptr)
     options.runtime_budget_seconds = in.number("runtime_budget_seconds");
   if (in.find("starts") != nullptr) {

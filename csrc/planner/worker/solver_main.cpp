@@ -7,8 +7,8 @@
 #include <string>
 
 #include "graph/error.h"
+#include "methods/method.h"
 #include "methods/moccasin.h"
-#include "methods/poet_paper.h"
 #include "planner/planner.h"
 #include "planner/worker/worker.h"
 #include "schedule/simulator.h"
@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kHelp =
     "poet-solver --graph FILE --ram-budget BYTES [options]\n"
     "Plans the graph in FILE and prints what was found.\n"
+    "poet-solver --methods: the methods that can plan.\n"
     "poet-solver --solvers [FILE]: the solvers that can be used, HiGHS from the library FILE.\n"
     "  --ram-budget BYTES     bytes that may be resident at once\n"
     "  --runtime-budget SEC   deadline on the makespan, in seconds (none)\n"
@@ -26,7 +27,7 @@ constexpr const char* kHelp =
     "  --deterministic yes|no whether the limit counts work instead of seconds (no)\n"
     "  --threads N            threads of the solver (1)\n"
     "  --profile FILE         the device, as JSON (the host, without a store)\n"
-    "  --method NAME          poet, poet_paper or moccasin (poet)\n"
+    "  --method NAME          poet, see --methods (poet)\n"
     "  --python PROGRAM       interpreter with ortools, for moccasin (python3)\n"
     "  --intervals C          retention intervals a value, for moccasin (2)\n"
     "  --paging yes|no        whether plans may page, where the device has a store (yes)\n"
@@ -37,7 +38,6 @@ constexpr const char* kHelp =
 
 struct Arguments {
   std::string graph, profile, out;
-  std::string method = "poet";
   poet::MoccasinOptions moccasin;
   poet::SolveOptions options;
 };
@@ -68,9 +68,9 @@ Arguments parse(int argc, char** argv) {
     else if (name == "--threads")
       arguments.options.threads = std::atoi(value);
     else if (name == "--method")
-      arguments.method = value;
+      arguments.options.method = value;
     else if (name == "--python")
-      arguments.moccasin.python = value;
+      arguments.options.python = arguments.moccasin.python = value;
     else if (name == "--intervals")
       arguments.moccasin.retention_intervals = std::atoi(value);
     else if (name == "--profile")
@@ -94,14 +94,10 @@ Arguments parse(int argc, char** argv) {
 // Prints every better plan as it is found.
 poet::Schedule solve(const poet::Graph& graph, const poet::DeviceProfile& profile,
                      const Arguments& arguments) {
-  if (arguments.method == "poet_paper")
-    return poet::solvePoetPaper(graph, profile, arguments.options);
-  if (arguments.method == "moccasin")
+  if (arguments.options.method == "moccasin")  // it has options of its own
     return poet::solveMoccasin(graph, profile, arguments.options, arguments.moccasin);
-  POET_CHECK(arguments.method == "poet", "--method: expected poet, poet_paper or moccasin, got ",
-             arguments.method);
   const double plain = graph.plainSeconds();
-  return poet::solve(graph, profile, arguments.options, [&](const poet::Schedule& found) {
+  return poet::planWith(graph, profile, arguments.options, [&](const poet::Schedule& found) {
     std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n",
                 100 * (found.makespan_seconds / plain - 1),
                 static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
@@ -124,7 +120,15 @@ void listSolvers(const char* highs_library) {
 int main(int argc, char** argv) try {
   // poet-solver --worker SOCKET PARENT: how solveInWorker starts it.
   if (argc == 4 && std::strcmp(argv[1], "--worker") == 0) {
-    return poet::planner::workerMain(std::atoi(argv[2]), static_cast<pid_t>(std::atol(argv[3])));
+    return poet::planner::workerMain(std::atoi(argv[2]), static_cast<pid_t>(std::atol(argv[3])),
+                                     &poet::planWith);
+  }
+  if (argc == 2 && std::strcmp(argv[1], "--methods") == 0) {
+    for (const poet::Method& method : poet::allMethods()) {
+      std::printf("%s\t%s\t%s\n", std::string(method.name).c_str(),
+                  std::string(method.source).c_str(), std::string(method.summary).c_str());
+    }
+    return 0;
   }
   // poet-solver --solvers [LIBRARY]: a line for each back end.
   if (argc >= 2 && std::strcmp(argv[1], "--solvers") == 0) {

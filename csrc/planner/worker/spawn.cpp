@@ -233,6 +233,8 @@ class Conversation {
   // Nothing that a worker says is believed before our own simulator has said the same.
   Schedule checked(const std::string& payload) const {
     Schedule schedule = Schedule::fromJson(payload);
+    POET_CHECK_AS(FormatError, schedule.method == options_.method, "a schedule of the method \"",
+                  schedule.method, "\", and \"", options_.method, "\" was asked for");
     if (!schedule.hasPlan()) return schedule;
     schedule.checkAgainst(graph_);
     const int64_t claimed = schedule.peak_bytes;
@@ -265,6 +267,7 @@ class Conversation {
   Schedule bestSoFar(const std::string& why) {
     worker_.end();
     Schedule schedule = best_ ? std::move(*best_) : emptySchedule(graph_, options_);
+    schedule.method = options_.method;
     schedule.message = detail::message(
         why, best_ ? "; this is the best plan found until then" : "; no plan was found");
     schedule.solve_seconds = now() - start_;

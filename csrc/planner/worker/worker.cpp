@@ -121,7 +121,7 @@ std::string receiveRequest(int socket) {
 
 }  // namespace
 
-int workerMain(int socket, pid_t parent) {
+int workerMain(int socket, pid_t parent, const PlanFunction& plan) {
   dieWith(parent);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C goes to the whole terminal; the parent decides
   closeAbove(socket);
@@ -136,8 +136,7 @@ int workerMain(int socket, pid_t parent) {
     const auto progress = [&](const SearchPoint& point) {
       sendAll(socket, encodeFrame(FrameKind::kProgress, encodeProgress(point)));
     };
-    const Schedule result =
-        solve(request.graph, request.profile, request.options, stream, progress);
+    const Schedule result = plan(request.graph, request.profile, request.options, stream, progress);
     for (const std::string& text : request.options.solver.trouble->texts())
       sendAll(socket, encodeFrame(FrameKind::kTrouble, text));
     sendAll(socket, encodeFrame(FrameKind::kResult, result.toJson()));

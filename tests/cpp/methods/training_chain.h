@@ -10,6 +10,7 @@
 
 #include "device/profile.h"
 #include "graph/graph.h"
+#include "support/graph_builder.h"
 
 namespace poet::testing {
 
@@ -48,6 +49,30 @@ inline Graph trainingChain(uint64_t seed, int length) {
       values[static_cast<size_t>(v.index)].death = OpId(static_cast<int64_t>(k));
   }
   return Graph(std::move(ops), std::move(values));
+}
+
+// A chain of equal links: forward op i reads boundary i - 1 and makes boundary i (`bytes`) and what
+// its backward reads (`inside_bytes`, none where 0); backward op i reads that, the last gradient
+// (one byte) and boundary i - 1. Every op takes a second.
+inline Graph uniformChain(int length, int64_t bytes, int64_t inside_bytes) {
+  GraphBuilder g;
+  std::vector<ValueId> boundaries = {g.input(1)};
+  std::vector<std::vector<ValueId>> inside;
+  for (int i = 0; i < length; ++i) {
+    OpHandle op = g.op("aten::link").phase(Phase::kForward).reads({boundaries.back()}).seconds(1);
+    boundaries.push_back(op.makes(bytes));
+    inside.push_back({});
+    if (inside_bytes > 0) inside.back().push_back(op.makes(inside_bytes));
+  }
+  ValueId gradient = boundaries.back();
+  for (int i = length; i-- > 0;) {
+    std::vector<ValueId> reads = inside[static_cast<size_t>(i)];
+    reads.push_back(gradient);
+    reads.push_back(boundaries[static_cast<size_t>(i)]);
+    OpHandle op = g.op("aten::link_backward").phase(Phase::kBackward).reads(reads).seconds(1);
+    gradient = op.makes(1, ValueKind::kGradient);
+  }
+  return g.build();
 }
 
 // Without a store; generator states of three bytes.

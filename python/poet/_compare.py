@@ -1,0 +1,312 @@
+"""poet.compare: every method on one step, side by side."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from poet import _C
+from poet._budgets import ByteBudget, format_bytes, parse_bytes, positive_number, whole_number
+from poet._compare_live import Measurement, measure_plain, measure_wrapped
+from poet._errors import ArgumentError
+from poet._methods import check_method, methods
+from poet._results import Simulation
+from poet._solve import as_graph, solve
+from poet._trace import trace
+
+DEFAULT_BUDGETS = ("90%", "70%", "50%", "30%")
+
+COLUMNS = {
+    "method": "what planned",
+    "budget": "memory budget",
+    "status": "optimal, feasible, infeasible (within its class of plans), time_limit, or refused",
+    "peak": "most bytes resident at once, by the simulator",
+    "time": "of the step, to plain training's",
+    "energy": "of the step, to plain training's, under the device's power model",
+    "recomputed": "ops that run again",
+    "paged in": "values that come back from the store",
+    "plan": "size of the schedule's compact form",
+    "search": "seconds that planning took",
+    "least": "least budget of the method, where it has no plan",
+    "live peak": "resident memory of the process above its start, to plain training's",
+    "live time": "of a measured step, to plain training's",
+    "same": "the step returned the same bits as plain training",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One method at one budget.
+
+    Attributes:
+        method: name of the method.
+        ram_budget_bytes: the budget.
+        status: as `Schedule.status`, or "refused" where the method cannot honour the options
+            (`message` says why).
+        peak_bytes: of the plan, by the simulator; None without a plan, as all that follows.
+        makespan_seconds: likewise.
+        energy_joules: likewise.
+        recomputed_ops: ops that run again.
+        page_ins: values that come back from the store.
+        plan_bytes: size of the schedule's compact form.
+        solve_seconds: seconds that planning took; None where it was refused.
+        least_ram_budget: in bytes; where there is no plan, and the method knows it.
+        message: the method's own word.
+        live: what was measured in a process of its own; None where it was not asked for.
+    """
+
+    __module__ = "poet"
+
+    method: str
+    ram_budget_bytes: int
+    status: str
+    peak_bytes: int | None = None
+    makespan_seconds: float | None = None
+    energy_joules: float | None = None
+    recomputed_ops: int | None = None
+    page_ins: int | None = None
+    plan_bytes: int | None = None
+    solve_seconds: float | None = None
+    least_ram_budget: int | None = None
+    message: str = ""
+    live: Measurement | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """Methods at budgets; printing it shows a table.
+
+    Attributes:
+        rows: budgets in the order that they were asked for in, methods within.
+        plain: the plain step, by the simulator.
+        plain_live: likewise, measured; None where it was not asked for.
+    """
+
+    __module__ = "poet"
+
+    rows: tuple[ComparisonRow, ...]
+    plain: Simulation
+    plain_live: Measurement | None = None
+
+    def __str__(self) -> str:
+        shown = [self._cells(row) for row in self.rows]
+        used = [name for name in COLUMNS if any(cells.get(name) for cells in shown)]
+        lines = [used] + [[cells.get(name) or "-" for name in used] for cells in shown]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(used))]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        text.append("")
+        text += [f"{name}: {COLUMNS[name]}" for name in used]
+        return "\n".join(text)
+
+    def _cells(self, row: ComparisonRow) -> dict[str, str]:
+        cells = {
+            "method": row.method,
+            "budget": format_bytes(row.ram_budget_bytes),
+            "status": row.status,
+            "peak": "" if row.peak_bytes is None else format_bytes(row.peak_bytes),
+            "time": _extra(row.makespan_seconds, self.plain.makespan_seconds),
+            "energy": _extra(row.energy_joules, self.plain.energy_joules),
+            "recomputed": str(row.recomputed_ops or ""),
+            "paged in": str(row.page_ins or ""),
+            "plan": "" if row.plan_bytes is None else f"{row.plan_bytes} B",
+            "search": "" if row.solve_seconds is None else f"{row.solve_seconds:.2f} s",
+            "least": "" if row.least_ram_budget is None else format_bytes(row.least_ram_budget),
+        }
+        if row.live is not None and self.plain_live is not None:
+            if row.live.error:
+                return cells | {"same": row.live.error[:60]}
+            cells["live peak"] = _extra(row.live.peak_bytes, self.plain_live.peak_bytes)
+            cells["live time"] = _extra(row.live.step_seconds, self.plain_live.step_seconds)
+            cells["same"] = "yes" if row.live.results == self.plain_live.results else "NO"
+        return cells
+
+    def to_json(self) -> str:
+        """Everything, as JSON; the keys are those of the attributes."""
+        plain = {
+            "peak_bytes": self.plain.peak_bytes,
+            "makespan_seconds": self.plain.makespan_seconds,
+            "energy_joules": self.plain.energy_joules,
+        }
+        live = None if self.plain_live is None else dataclasses.asdict(self.plain_live)
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        return json.dumps({"plain": plain, "plain_live": live, "rows": rows}, indent=1)
+
+    def to_csv(self) -> str:
+        """The rows as comma-separated values, under a line of names; units are in the names."""
+        names = [field.name for field in dataclasses.fields(ComparisonRow) if field.name != "live"]
+        measured = [field.name for field in dataclasses.fields(Measurement)]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*names, *(f"live_{name}" for name in measured)])
+        for row in self.rows:
+            live = ["" if row.live is None else getattr(row.live, name) for name in measured]
+            values = [getattr(row, name) for name in names]
+            writer.writerow(["" if value is None else value for value in (*values, *live)])
+        return out.getvalue()
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draws memory against time, and against energy, one line a method, into a file.
+
+        Args:
+            path: of the picture; the ending says the format (.png, .svg, .pdf).
+
+        Raises:
+            ArgumentError: matplotlib is not installed.
+        """
+        from poet._compare_plot import draw  # noqa: PLC0415  matplotlib is optional
+
+        draw(self, path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_json()`, `to_csv()` or the table, by the ending .json, .csv or any other."""
+        ending = Path(path).suffix.lower()
+        text = {".json": self.to_json, ".csv": self.to_csv}.get(ending, lambda: str(self) + "\n")()
+        Path(path).write_text(text, encoding="utf-8")
+
+
+def compare(
+    step: Callable[..., Any] | None = None,
+    *args: Any,
+    graph: _C.Graph | str | os.PathLike[str] | None = None,
+    methods: Sequence[str] | None = None,
+    budgets: Sequence[ByteBudget] = DEFAULT_BUDGETS,
+    platform: str = "host",
+    time_limit_s: float = 60,
+    live: bool = False,
+    live_steps: int = 6,
+    verbose: bool = False,
+    **options: Any,
+) -> Comparison:
+    """Plans one step with every method at every budget, each with the same time.
+
+    Args:
+        step: a training step to record, as `poet.trace` takes it. With live=True a function without
+            arguments that can be imported (not a lambda, not one of `__main__` in a notebook) and
+            returns (step, args): each process makes its own.
+        *args: of the step.
+        graph: the recorded step, or the path of its file, in place of `step`.
+        methods: names that `poet.methods()` has; None for all of them.
+        budgets: memory budgets, each as `ram_budget` of `poet.solve`; "90%" is a share of the plain
+            step's peak.
+        platform: as for `poet.solve`.
+        time_limit_s: seconds that each search may take.
+        live: also trains with each plan that was found, each in a process of its own, and measures
+            it there.
+        live_steps: steps that are measured, after the plan is in force.
+        verbose: shows a progress bar.
+        **options: further arguments of `poet.solve`, for every method alike (minimize, paging,
+            runtime_budget ...). Foreign starts are off: each plan is the method's own.
+
+    Returns:
+        A row for each budget and method. A method that cannot honour the options (it pages, and
+        there is no store) is "refused", with its reason.
+
+    Raises:
+        ArgumentError: an argument makes no sense.
+    """
+    names = _names(methods)
+    if live and (step is None or args):
+        raise ArgumentError(
+            "live=True: expected a function that makes the step, and no further arguments; got "
+            f"step={step!r}, args={args!r}."
+        )
+    limit = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
+    count = whole_number(live_steps, "live_steps", "a number of steps", least=1, most=10_000)
+    if "starts" in options:
+        raise ArgumentError("starts: expected none: every method is to find its own plans.")
+    recorded = _recorded(step, args, graph, live)
+    sizes = [parse_bytes(budget, plain_peak_bytes=recorded.plain_peak_bytes) for budget in budgets]
+    plain_live = measure_plain(step, count) if live and step is not None else None
+    rows = []
+    with tqdm(total=len(sizes) * len(names), desc="poet: comparing", disable=not verbose) as bar:
+        for size in sizes:
+            for name in names:
+                bar.set_postfix_str(f"{name}, {format_bytes(size)}")
+                row = _plan(
+                    recorded,
+                    name,
+                    size,
+                    {"platform": platform, "time_limit_s": limit, **options},
+                )
+                if live and step is not None and row.peak_bytes is not None:
+                    measured = measure_wrapped(
+                        step, count, method=name, ram_budget=size, time_limit_s=limit
+                    )
+                    row = dataclasses.replace(row, live=measured)
+                rows.append(row)
+                bar.update()
+    return Comparison(rows=tuple(rows), plain=_plain(recorded, platform), plain_live=plain_live)
+
+
+def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) -> ComparisonRow:
+    try:
+        schedule = solve(graph=graph, method=method, ram_budget=budget, **options)
+    except ArgumentError as error:
+        if not str(error).startswith(("method: ", "minimize: ")):
+            raise
+        return ComparisonRow(method, budget, "refused", message=str(error))
+    row = ComparisonRow(
+        method=method,
+        ram_budget_bytes=budget,
+        status=str(schedule.status),
+        solve_seconds=schedule.solve_seconds,
+        least_ram_budget=schedule.least_ram_budget,
+        message=schedule.message,
+    )
+    if not schedule.has_plan:
+        return row
+    return dataclasses.replace(
+        row,
+        peak_bytes=schedule.peak_bytes,
+        makespan_seconds=schedule.makespan_seconds,
+        energy_joules=schedule.energy_joules,
+        recomputed_ops=sum(len(action.ops) for action in schedule.actions),
+        page_ins=schedule.page_ins,
+        plan_bytes=len(schedule.to_bytes(graph)),
+    )
+
+
+def _names(wanted: Sequence[str] | None) -> list[str]:
+    if wanted is None:
+        return list(methods())
+    if isinstance(wanted, str) or not isinstance(wanted, Sequence) or not wanted:
+        raise ArgumentError(
+            f"methods: expected a list of names that poet.methods() has, or None; got {wanted!r}."
+        )
+    return [check_method(name) for name in wanted]
+
+
+def _recorded(
+    step: Callable[..., Any] | None, args: tuple[Any, ...], graph: object, live: bool
+) -> _C.Graph:
+    if (step is None) == (graph is None):
+        raise ArgumentError(
+            f"step, graph: expected one of them; got step={step!r}, graph={graph!r}."
+        )
+    if step is None:
+        return as_graph(graph)
+    if not live:
+        return trace(step, *args)
+    made, its_args = step()
+    return trace(made, *its_args)
+
+
+def _plain(graph: _C.Graph, platform: str) -> Simulation:
+    return _C.simulate(graph, None, _C.DeviceProfile.by_name(platform))
+
+
+def _extra(value: float | None, plain: float) -> str:
+    if value is None:
+        return ""
+    return f"{100 * (value / plain - 1):+.1f} %" if plain > 0 else f"{value:.4g}"

@@ -1,0 +1,58 @@
+"""The picture of a comparison: memory against time and energy, one line a method."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from poet._errors import ArgumentError
+
+if TYPE_CHECKING:
+    from poet._compare import Comparison
+
+_MARKERS = "osD^v<>pPX*hdH1234"
+_OURS = "poet"
+
+
+def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Two panels side by side; a method without any plan is named in the legend all the same."""
+    try:
+        import matplotlib  # noqa: PLC0415  optional
+
+        matplotlib.use("Agg", force=False)
+        from matplotlib import pyplot  # noqa: PLC0415
+    except ImportError as error:
+        raise ArgumentError(
+            f"plot: expected matplotlib to be installed ({error}). Run pip install matplotlib."
+        ) from error
+    plain = comparison.plain
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 5), sharex=True, layout="constrained")
+    axes = (
+        (panels[0], "makespan_seconds", plain.makespan_seconds, "time of the step / plain"),
+        (panels[1], "energy_joules", plain.energy_joules, "energy of the step / plain"),
+    )
+    names = list(dict.fromkeys(row.method for row in comparison.rows))
+    for panel, field, unit, title in axes:
+        for i, name in enumerate(names):
+            points = sorted(
+                (row.peak_bytes / plain.peak_bytes, getattr(row, field) / unit)
+                for row in comparison.rows
+                if row.method == name and row.peak_bytes is not None
+            )
+            panel.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                marker=_MARKERS[i % len(_MARKERS)],
+                color=f"C{i % 10}",
+                linestyle="-" if i < 10 else "--",
+                linewidth=2.5 if name == _OURS else 1,
+                zorder=3 if name == _OURS else 2,
+                label=name if points else f"{name} (no plan)",
+            )
+        panel.axhline(1, color="grey", linewidth=0.8)
+        panel.set_xlabel("peak memory / plain")
+        panel.set_ylabel(title)
+        panel.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,171 @@
+// What every method promises: its own plan, within the budgets, by the simulator; or its least
+// budget.
+#include "methods/method.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "graph/error.h"
+#include "methods/training_chain.h"
+#include "planner/exhaustive.h"
+#include "planner/random_graph.h"
+#include "schedule/simulator.h"
+#include "support/property_cases.h"
+
+namespace poet::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Those that hand a program to a solver have tests of their own, and would be slow here.
+bool isQuick(const Method& method) {
+  static const std::set<std::string_view> slow = {
+      "poet", "checkmate", "poet_paper", "poet_remat_only", "poet_page_only", "moccasin"};
+  return !slow.contains(method.name);
+}
+
+Schedule planAs(std::string_view method, const Graph& graph, const DeviceProfile& profile,
+                int64_t budget) {
+  SolveOptions options;
+  options.ram_budget_bytes = budget;
+  options.method = method;
+  options.time_limit_seconds = 20;
+  return planWith(graph, profile, options);
+}
+
+void checkPromises(const Method& method, const Graph& graph, const DeviceProfile& profile,
+                   int64_t budget) {
+  const Schedule schedule = planAs(method.name, graph, profile, budget);
+  EXPECT_EQ(schedule.method, method.name);
+  if (schedule.hasPlan()) {
+    const SimulationResult simulated = simulate(graph, schedule, profile);
+    EXPECT_EQ(schedule.peak_bytes, simulated.peak_bytes);
+    EXPECT_LE(simulated.peak_bytes, budget);
+    EXPECT_TRUE(method.traits.recomputes || simulated.recomputed_ops == 0);
+    EXPECT_TRUE(method.traits.pages || simulated.page_ins == 0);
+    return;
+  }
+  ASSERT_EQ(schedule.status, Status::kInfeasible) << schedule.message;
+  EXPECT_EQ(schedule.bound_scope, "candidates");
+  EXPECT_FALSE(schedule.message.empty());
+  ASSERT_TRUE(schedule.least_ram_budget.has_value()) << schedule.message;
+  EXPECT_GT(*schedule.least_ram_budget, budget);
+  const Schedule again = planAs(method.name, graph, profile, *schedule.least_ram_budget);
+  EXPECT_TRUE(again.hasPlan()) << again.message;
+}
+
+template <class MakeGraph>
+void checkAll(int cases, const MakeGraph& make) {
+  for (int seed = 0; seed < propertyCases(cases); ++seed) {
+    const auto number = static_cast<uint64_t>(seed);
+    const Graph graph = make(number);
+    const DeviceProfile profile = smallProfileWithStore(number);
+    const int64_t plain = simulatePlain(graph, profile).peak_bytes;
+    std::mt19937_64 random(number);
+    const int64_t budget = std::uniform_int_distribution<int64_t>(plain / 3, plain)(random);
+    for (const Method& method : allMethods()) {
+      SCOPED_TRACE(detail::message(method.name, ", seed ", seed, ", budget ", budget));
+      if (!isQuick(method)) continue;
+      EXPECT_NO_THROW(checkPromises(method, graph, profile, budget));
+    }
+  }
+}
+
+TEST(Methods, KeepTheirPromisesOnChains) {
+  checkAll(40, [](uint64_t seed) { return trainingChain(seed, 3 + static_cast<int>(seed % 9)); });
+}
+
+TEST(Methods, KeepTheirPromisesOnRandomGraphs) {
+  checkAll(300, [](uint64_t seed) { return randomGraph(seed); });
+}
+
+TEST(Methods, AreTheirOwn) {
+  const Graph graph = uniformChain(24, 100, 40);
+  DeviceProfile profile = smallProfileWithStore(1);
+  profile.store_read_rate = profile.store_write_rate = 1e3;
+  profile.store_read_latency_seconds = profile.store_write_latency_seconds = 0;
+  const int64_t budget = simulatePlain(graph, profile).peak_bytes * 6 / 10;
+  std::map<std::string, std::set<std::string_view>> by_plan;
+  for (const std::string_view name :
+       {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr", "page_all"}) {
+    const Schedule schedule = planAs(name, graph, profile, budget);
+    ASSERT_TRUE(schedule.hasPlan()) << name << ": " << schedule.message;
+    Schedule bare = schedule;
+    bare.method = "";
+    bare.message = "";
+    bare.solve_seconds = 0;
+    by_plan[bare.toJson()].insert(name);
+  }
+  for (const auto& [plan, names] : by_plan)
+    EXPECT_EQ(names.size(), 1u) << *names.begin() << " and " << *names.rbegin();
+}
+
+TEST(Methods, HaveNamesAndSources) {
+  std::set<std::string_view> names;
+  for (const Method& method : allMethods()) {
+    EXPECT_TRUE(names.insert(method.name).second) << method.name;
+    EXPECT_FALSE(method.source.empty());
+    EXPECT_FALSE(method.summary.empty());
+    EXPECT_EQ(&methodByName(method.name), &method);
+  }
+  EXPECT_EQ(allMethods().front().name, "poet");
+}
+
+TEST(Methods, RefuseWhatTheyCannotHonour) {
+  const Graph graph = uniformChain(4, 10, 1);
+  EXPECT_THAT([&] { planAs("rotar", graph, smallProfile(), 100); },
+              ThrowsMessage<ArgumentError>(AllOf(HasSubstr("rotar"), HasSubstr("\"rotor\""))));
+  EXPECT_THAT([&] { planAs("page_all", graph, smallProfile(), 100); },
+              ThrowsMessage<ArgumentError>(HasSubstr("has no store")));
+  SolveOptions options;
+  options.ram_budget_bytes = 100;
+  options.method = "rotor";
+  options.recompute = false;
+  EXPECT_THAT([&] { planWith(graph, smallProfile(), options); },
+              ThrowsMessage<ArgumentError>(HasSubstr("recompute is off")));
+  options.recompute = true;
+  options.starts.push_back(planAs("chen_sqrt", graph, smallProfile(), 1000));
+  EXPECT_THAT([&] { planWith(graph, smallProfile(), options); },
+              ThrowsMessage<ArgumentError>(HasSubstr("starts")));
+}
+
+TEST(Methods, SayWhenOnlyTheRuntimeBudgetIsMissed) {
+  const Graph graph = uniformChain(9, 10, 1);
+  SolveOptions options;
+  options.ram_budget_bytes = 70;
+  options.runtime_budget_seconds = graph.plainSeconds();
+  options.method = "chen_greedy";
+  const Schedule schedule = planWith(graph, smallProfile(), options);
+  EXPECT_EQ(schedule.status, Status::kInfeasible);
+  EXPECT_FALSE(schedule.least_ram_budget.has_value());
+  EXPECT_THAT(schedule.message, HasSubstr("runtime_budget"));
+}
+
+TEST(CheckpointAll, IsPlainTraining) {
+  const Graph graph = uniformChain(4, 10, 1);
+  const SimulationResult plain = simulatePlain(graph, smallProfile());
+  const Schedule schedule = planAs("checkpoint_all", graph, smallProfile(), plain.peak_bytes);
+  EXPECT_EQ(schedule.status, Status::kOptimal);
+  EXPECT_EQ(schedule.peak_bytes, plain.peak_bytes);
+  for (const auto& actions : schedule.before) EXPECT_TRUE(actions.empty());
+  EXPECT_EQ(*planAs("checkpoint_all", graph, smallProfile(), 1).least_ram_budget, plain.peak_bytes);
+}
+
+TEST(PageAll, MovesWhatBackwardReadsOnce) {
+  const int length = 6;
+  const Graph graph = uniformChain(length, 10, 1);
+  const Schedule schedule = planAs("page_all", graph, smallProfileWithStore(1), 1000);
+  const int activations = 2 * length;  // insides and boundaries
+  EXPECT_EQ(schedule.countActions(ActionKind::kPageOut), activations);
+  EXPECT_EQ(schedule.countActions(ActionKind::kPageIn), activations);
+  EXPECT_EQ(schedule.countActions(ActionKind::kRecompute), 0);
+}
+
+}  // namespace
+}  // namespace poet::testing

@@ -1,0 +1,95 @@
+"""poet.compare: the table, its data, its picture, and measurements in other processes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from comparable_step import make_step
+from small_steps import chain_graph
+
+import poet
+
+METHODS = ("poet", "checkpoint_all", "rotor", "page_all")
+
+
+@pytest.fixture(scope="module")
+def comparison() -> poet.Comparison:
+    return poet.compare(
+        graph=chain_graph(8), methods=METHODS, budgets=("100%", "60%"), paging=False, time_limit_s=5
+    )
+
+
+def test_there_is_a_row_for_each_budget_and_method(comparison: poet.Comparison) -> None:
+    assert [row.method for row in comparison.rows] == list(METHODS) * 2
+    rows = {(row.method, i // 4): row for i, row in enumerate(comparison.rows)}
+    assert rows["poet", 0].status == "optimal"
+    assert rows["checkpoint_all", 0].peak_bytes == comparison.plain.peak_bytes
+    assert rows["checkpoint_all", 1].status == "infeasible"
+    assert rows["checkpoint_all", 1].least_ram_budget == comparison.plain.peak_bytes
+    assert rows["page_all", 0].status == "refused"
+    assert "has no store" in rows["page_all", 0].message
+    ours, rotor = rows["poet", 1], rows["rotor", 1]
+    assert ours.energy_joules is not None
+    assert rotor.energy_joules is not None
+    assert ours.energy_joules <= rotor.energy_joules * (1 + 1e-9)
+
+
+def test_the_table_explains_its_columns(comparison: poet.Comparison) -> None:
+    head, *lines = str(comparison).splitlines()
+    columns = head.split("  ")[0]
+    assert columns == "method"
+    assert len([line for line in lines if line.startswith(METHODS)]) == len(comparison.rows)
+    assert any(line.startswith("energy: ") for line in lines)
+    assert "live peak" not in head
+
+
+def test_data_come_as_json_and_csv(comparison: poet.Comparison, tmp_path: Path) -> None:
+    data = json.loads(comparison.to_json())
+    assert [row["method"] for row in data["rows"]] == list(METHODS) * 2
+    assert data["plain"]["peak_bytes"] == comparison.plain.peak_bytes
+    rows = list(csv.DictReader(io.StringIO(comparison.to_csv())))
+    assert len(rows) == len(comparison.rows)
+    assert rows[0]["peak_bytes"] == str(comparison.rows[0].peak_bytes)
+    assert rows[3]["peak_bytes"] == ""
+    for name in ("c.json", "c.csv", "c.txt"):
+        comparison.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 100
+
+
+def test_it_draws_a_picture(comparison: poet.Comparison, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    comparison.plot(tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    with pytest.raises(poet.ArgumentError, match="expected one of them"):
+        poet.compare()
+    with pytest.raises(poet.ArgumentError, match="methods"):
+        poet.compare(graph=chain_graph(3), methods="poet")
+    with pytest.raises(poet.ArgumentError, match="its own plans"):
+        poet.compare(graph=chain_graph(3), starts=[])
+    with pytest.raises(poet.ArgumentError, match="live=True"):
+        poet.compare(graph=chain_graph(3), live=True)
+
+
+def test_live_every_method_is_measured_in_a_process_of_its_own() -> None:
+    comparison = poet.compare(
+        make_step,
+        live=True,
+        live_steps=2,
+        methods=("checkpoint_all", "chen_sqrt"),
+        budgets=("150%",),
+    )
+    assert comparison.plain_live is not None
+    assert comparison.plain_live.error == ""
+    for row in comparison.rows:
+        assert row.live is not None
+        assert row.live.error == ""
+        assert row.live.results == comparison.plain_live.results
+        assert row.live.step_seconds > 0
+    assert "yes" in str(comparison)

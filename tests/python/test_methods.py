@@ -1,0 +1,202 @@
+"""Every method behind one interface: solve, wrap, and what each can do."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from small_steps import KIB, chain_graph, chain_plain_peak
+from zoo import build, differences, plain, run
+
+import poet
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Those that plan in a moment; the dense programs and CP-SAT have small steps of their own below.
+QUICK = (
+    "checkpoint_all",
+    "revolve",
+    "chen_sqrt",
+    "chen_greedy",
+    "rotor",
+    "pofo",
+    "twremat",
+    "dtr",
+    "dtr_eq",
+    "dtr_local",
+    "page_all",
+)
+DENSE = ("checkmate", "poet_paper", "poet_remat_only", "poet_page_only", "moccasin")
+PAGING = {name for name, method in poet.methods().items() if method.pages}
+KINDS = (
+    "residual_net",
+    "gpt2",
+    pytest.param("unet_3d", marks=pytest.mark.nightly),
+    pytest.param("lstm", marks=pytest.mark.nightly),
+)
+CALLS = 6
+
+
+def test_every_method_is_tested_here() -> None:
+    assert {"poet", *QUICK, *DENSE} == set(poet.methods())
+
+
+def test_the_table_says_what_the_code_declares() -> None:
+    table = poet.methods()
+    assert next(iter(table)) == "poet"
+    assert table["rotor"].source == "Beaumont et al. 2019"
+    assert not table["rotor"].general_graphs
+    assert table["dtr"].online
+    text = str(table).splitlines()
+    assert len(text) == 1 + len(table)
+    assert all(name in line for name, line in zip(table, text[1:], strict=True))
+    columns = {line.count("|") for line in table.markdown().splitlines()}
+    assert len(columns) == 1
+
+
+def test_the_manual_has_the_table_of_the_code() -> None:
+    manual = (REPOSITORY / "docs" / "methods.md").read_text(encoding="utf-8")
+    begin, end = "<!-- methods:begin -->\n", "\n<!-- methods:end -->"
+    assert manual.split(begin)[1].split(end)[0] == poet.methods().markdown()
+
+
+@pytest.mark.parametrize("method", ["poet", *QUICK, *DENSE])
+def test_solve_plans_with_the_method_that_was_named(method: str, page_dir: Path) -> None:
+    graph = chain_graph(6)
+    options = {"page_dir": page_dir} if method in PAGING else {"paging": False}
+    schedule = poet.solve(
+        graph=graph, ram_budget=chain_plain_peak(6), method=method, time_limit_s=20, **options
+    )
+    assert schedule.method == method
+    assert schedule.has_plan, schedule.message
+    assert schedule.peak_bytes == poet.simulate(graph, schedule).peak_bytes
+    tight = poet.solve(graph=graph, ram_budget=1, method=method, time_limit_s=20, **options)
+    assert tight.method == method
+    assert tight.status == "infeasible"
+    assert tight.message
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    graph = chain_graph(3)
+    with pytest.raises(poet.ArgumentError, match=r"'rotor'.*got 'rotar'"):
+        poet.solve(graph=graph, method="rotar")
+    with pytest.raises(poet.ArgumentError, match="has no store"):
+        poet.solve(graph=graph, method="page_all", paging=False)
+    with pytest.raises(poet.ArgumentError, match="recompute is off"):
+        poet.solve(graph=graph, method="rotor", recompute=False, paging=False)
+    with pytest.raises(poet.ArgumentError, match="'dtr'"):
+        poet.wrap(lambda: None, ram_budget="1GiB", method="dtr", recompute=False)
+    with pytest.raises(poet.ArgumentError, match="got 'best'"):
+        poet.wrap(lambda: None, ram_budget="1GiB", method="best")
+
+
+@functools.cache
+def _traced(kind: str) -> tuple[poet.Graph, int]:
+    """The step's graph, and the bytes that nothing can take away, by the planner's floor."""
+    case = build(kind)
+    graph = poet.trace(case.step, *case.batches(0))
+    least = poet.solve(graph=graph, ram_budget=1, time_limit_s=5, paging=False).least_ram_budget
+    assert least is not None
+    return graph, least
+
+
+@pytest.fixture(scope="module")
+def page_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: its speed is measured once."""
+    return tmp_path_factory.mktemp("pages")
+
+
+def _budget(kind: str, method: str, page_dir: Path) -> int:
+    """Half of the way down to the least that poet needs, or what the method needs if more."""
+    graph, least = _traced(kind)
+    half = (graph.plain_peak_bytes() + least) // 2
+    options = {"page_dir": page_dir} if method in PAGING else {"paging": False}
+    schedule = poet.solve(graph=graph, ram_budget=half, method=method, **options)
+    if schedule.has_plan:
+        return half - graph.base_bytes
+    assert schedule.least_ram_budget is not None
+    assert schedule.least_ram_budget > half
+    return schedule.least_ram_budget - graph.base_bytes
+
+
+@pytest.fixture
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("method", QUICK)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_trains_to_the_same_bits(kind: str, method: str, page_dir: Path) -> None:
+    results, state = plain(kind, CALLS)
+    budget = _budget(kind, method, page_dir)
+    gc.collect()
+    case = build(kind)
+    graph = poet.trace(case.step, *case.batches(0))  # for what this process holds beside the step
+    base = graph.base_bytes
+    del case, graph
+    gc.collect()
+    case = build(kind)
+    with poet.wrap(
+        case.step,
+        ram_budget=budget + base + 64 * KIB,
+        method=method,
+        page_dir=page_dir if method in PAGING else None,
+        background=False,
+    ) as step:
+        under_plan = list(run(case, step, CALLS))
+        schedule = step.schedule
+        stats = step.stats
+        assert schedule is not None
+    assert schedule.method == method
+    assert stats.plans == 1
+    assert stats.followed_steps >= 2
+    assert stats.departures == 0, stats.last_departure
+    assert differences(state, case.state()) == []
+    assert [str(r) for r in under_plan] == [str(r) for r in results]
+
+
+def test_without_a_plan_a_named_method_does_not_train() -> None:
+    case = build("residual_net")
+    step = poet.wrap(case.step, ram_budget=100_000, method="chen_sqrt", background=False)
+    with pytest.raises(poet.BudgetError, match=r"least budget is [0-9]+ bytes") as caught:
+        list(run(case, step, CALLS))
+    assert "infeasible" in str(caught.value)
+    assert "'chen_sqrt'" in str(caught.value)
+    assert step.schedule is not None
+    assert step.schedule.method == "chen_sqrt"
+    before = case.state()
+    with pytest.raises(poet.BudgetError):
+        step(*case.batches(0))
+    assert differences(before, case.state()) == []
+
+
+def test_in_the_background_too() -> None:
+    case = build("residual_net")
+    step = poet.wrap(case.step, ram_budget=100_000, method="checkpoint_all")
+
+    def train() -> None:
+        for _ in range(CALLS):
+            step(*case.batches(0))
+            step.wait_for_plan()
+
+    with pytest.raises(poet.BudgetError, match="plain training needs"):
+        train()
+
+
+def test_a_plan_of_one_method_is_not_kept_for_another(tmp_path: Path) -> None:
+    methods = ("chen_sqrt", "rotor", "chen_sqrt")
+    from_cache = []
+    for method in methods:
+        case = build("residual_net")
+        with poet.wrap(
+            case.step, ram_budget="99%", method=method, background=False, cache_dir=tmp_path
+        ) as step:
+            list(run(case, step, CALLS))
+            assert step.schedule is not None
+            assert step.schedule.method == method
+            from_cache.append(step.stats.plans_from_cache)
+    assert from_cache == [0, 0, 1]
