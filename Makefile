@@ -38,7 +38,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help setup build demo test test-cpp test-asan test-python test-example test-wheel verify lint format bench report \
-  nightly clean
+  compatibility nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -174,6 +174,12 @@ bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broke
 
 report: build  ## write README's figures from benchmarks/bounds.toml
 	@$(BIN)/python benchmarks/report.py
+
+compatibility: build  ## write docs/compatibility.md from its tests, the nightly ones too
+	$(SAY) "compatibility"
+	@$(BIN)/python -m pytest -q --junitxml=build/compatibility.xml tests/python/test_compatibility.py \
+	  --deselect tests/python/test_compatibility.py::test_the_page_of_what_works_names_every_feature_and_limit
+	@$(BIN)/python tools/compatibility.py build/compatibility.xml
 
 nightly: test test-wheel verify  ## what is too long for CI
 	$(SAY) "long Python tests"

@@ -6,19 +6,26 @@
 #include "graph/error.h"
 #include "graph/recipes.h"
 #include "runtime/session.h"
+#include "trace/kept_storages.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
 namespace {
 
-// Known storages from any iterable of tensors; what poet does not manage is left out.
+// Known storages from any iterable of tensors, those inside sparse ones too; what poet does not
+// manage is left out.
 void addKnown(const py::handle& tensors, ValueKind kind, std::vector<KnownStorage>& known) {
   for (const py::handle& item : tensors) {
     if (!THPVariable_Check(item.ptr())) continue;
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
-    if (!t.defined() || !isManaged(t)) continue;
-    known.push_back(
-        {t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind});
+    if (!t.defined()) continue;
+    const auto add = [&](const at::Tensor& one) {
+      if (!one.defined() || !isManaged(one)) return;
+      known.push_back(
+          {one.storage().getWeakStorageImpl(), static_cast<int64_t>(one.storage().nbytes()), kind});
+    };
+    add(t);
+    forEachPart(t, add);
   }
 }
 
@@ -177,6 +184,18 @@ void bindRuntime(py::module_& m) {
       "reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; },
       py::arg("graph"), py::arg("op"));
   m.def("is_listening", &isListening);
+  m.def(
+      "keep_storage",
+      [](const py::handle& tensor) {
+        const at::Tensor t = THPVariable_Unpack(tensor.ptr());
+        const auto keep = [](const at::Tensor& one) {
+          if (one.defined() && isManaged(one))
+            KeptStorages::add(StorageHold::reclaim_copy(one.storage().unsafeGetStorageImpl()));
+        };
+        keep(t);
+        forEachPart(t, keep);
+      },
+      py::arg("tensor"));
   m.def("live_bytes", &AllocatorTap::liveBytes);
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });
 }

@@ -51,6 +51,7 @@ void CompiledPlan::packOps() {
     hot.has_before = !schedule_->before[k].empty();
     hot.has_after = !schedule_->after[k].empty();
     hot.mutates = !node.mutates.empty();
+    hot.raises = op.raises;
     hot.has_dead = recording_->dead_begin[k] != recording_->dead_begin[k + 1];
     for (const Slot& slot : op.in) slots_.push_back({slot.hash, slot.value.index, false});
     for (const Slot& slot : op.out) {

@@ -23,7 +23,8 @@ class CompiledPlan {
     const void* schema;
     uint32_t in;  // first input slot; outputs follow the inputs
     uint16_t n_in, n_out, n_args, n_returns;
-    bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead, mutates;
+    bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead, mutates,
+        raises;
   };
   struct HotSlot {
     uint64_t hash;

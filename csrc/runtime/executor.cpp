@@ -118,6 +118,10 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
 bool Executor::after(const c10::IValue* results, std::string& why) {
   if (verify_.enabled()) verify_.afterKernel(*plan_, k_);
   const HotOp& hot = plan_->hot(k_);
+  if (hot.raises) {
+    why = detail::message(describe(k_), " raised an error when it was traced, and none now");
+    return false;
+  }
   if (!hot.metadata_only) {
     const HotSlot* slot = plan_->slots(hot.in) + hot.n_in;
     const HotSlot* const end = slot + hot.n_out;
@@ -132,10 +136,20 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
       return false;
     }
   }
-  if (hot.has_after) performAfter();
+  advance();
+  return true;
+}
+
+bool Executor::afterRaise() {
+  if (!plan_->hot(k_).raises) return false;
+  advance();
+  return true;
+}
+
+void Executor::advance() {
+  if (plan_->hot(k_).has_after) performAfter();
   if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
   ++k_;
-  return true;
 }
 
 void Executor::buryDead(size_t op) {

@@ -54,6 +54,8 @@ class Executor {
   void before(const c10::IValue* args, c10::DispatchKeySet below);
   // Registers what the op made. False if it made something else than the recording says.
   bool after(const c10::IValue* results, std::string& why);
+  // In place of after(), when the op threw. False if the recording knows nothing of that.
+  bool afterRaise();
   // The actions at the end of the step; only when done() == numOps().
   void finish();
 
@@ -89,6 +91,7 @@ class Executor {
     const at::Tensor* tensor;
   };
 
+  void advance();
   void confirm(const NewBinding& binding);
   void disown(ValueId v);
   bool matchesSlots(const CompiledPlan& plan, const c10::IValue* args);

@@ -1,6 +1,8 @@
 // How the executor brings values back.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 
 #include "graph/error.h"
 #include "runtime/executor.h"
@@ -136,18 +138,23 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
                        " has not been recorded");
   torch::jit::Stack stack(record.args());
   int copied_list = -1;
-  for (const Slot& slot : op.in) {
-    if (!slot.value.valid() || plan_->isHeldByRecords(slot.value)) continue;
-    placeTensor(stack, slot, tensorFor(slot, graph.op(id).reads_no_data, made), copied_list);
-  }
+  // Running statistics move only once, and training does not read them: see Note [Statistics of
+  // batch norm]. They may be away, or dead by now.
+  const auto is_statistic = [&](size_t i) {
+    const auto& all = op.statistic_slots;
+    return std::find(all.begin(), all.end(), static_cast<int16_t>(i)) != all.end();
+  };
   const auto& schema_args = op.handle.schema().arguments();
-  for (int16_t i : op.statistic_slots) {  // running statistics move only once; see Note [Statistics
-                                          // of batch norm]
-    c10::IValue& arg = stack[static_cast<size_t>(op.in[static_cast<size_t>(i)].arg)];
-    const bool optional =
-        schema_args[static_cast<size_t>(op.in[static_cast<size_t>(i)].arg)].type()->kind() ==
-        c10::TypeKind::OptionalType;
-    arg = optional ? at::Tensor() : at::zeros_like(arg.toTensor());  // they may be away
+  for (size_t i = 0; i < op.in.size(); ++i) {
+    const Slot& slot = op.in[i];
+    if (is_statistic(i)) {
+      const bool optional =
+          schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
+      stack[static_cast<size_t>(slot.arg)] =
+          optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
+    } else if (slot.value.valid() && !plan_->isHeldByRecords(slot.value)) {
+      placeTensor(stack, slot, tensorFor(slot, graph.op(id).reads_no_data, made), copied_list);
+    }
   }
   {
     const ExecutionStateGuard as_then(record.state());

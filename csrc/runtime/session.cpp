@@ -40,7 +40,7 @@ Session::Session(bool verify) : verify_(verify) {
 bool Session::nextStepIsTraced() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Variant* variant = variants_.find(variants_.predict());
-  return variant == nullptr || variant->state != VariantState::kPlanned;
+  return record_next_ || variant == nullptr || variant->state != VariantState::kPlanned;
 }
 
 void Session::beginStep(std::vector<KnownStorage> known) {
@@ -54,7 +54,9 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   }
   current_ = variants_.predict();
   const Variant* variant = variants_.find(current_);
-  const bool follows = variant != nullptr && variant->state == VariantState::kPlanned;
+  const bool follows =
+      !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
+  record_next_ = raised_ = false;
   if (!follows) {
     between_.restoreAll();
   } else {
@@ -151,7 +153,7 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       return;
     case Mode::kTrace:
     case Mode::kDeparted:
-      recorder_->run(op, below, stack);
+      recorder_->run(op, below, stack, &lock);
       return;
     default:
       lock.unlock();
@@ -172,7 +174,12 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     runPlanned(op, below, stack, lock);
   } else {
     depart(std::move(why));
-    recorder_->run(op, below, stack);
+    if (mode_ == Mode::kDeparted) {
+      recorder_->run(op, below, stack, &lock);
+    } else {
+      lock.unlock();
+      op.redispatchBoxed(below, stack);
+    }
   }
 }
 
@@ -180,7 +187,13 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
                          torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
   executor_.before(argumentsOf(op, *stack), below);
   lock.unlock();
-  op.redispatchBoxed(below, stack);
+  try {
+    op.redispatchBoxed(below, stack);
+  } catch (...) {
+    lock.lock();
+    raised_ = !executor_.afterRaise();
+    throw;
+  }
   lock.lock();
   std::string why;
   if (!executor_.after(resultsOf(op, *stack), why)) loseTrack(std::move(why));
@@ -200,6 +213,10 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
 
 // The step left its plan: everything comes back, and the rest of it is traced.
 void Session::depart(std::string why) {
+  if (raised_) {  // a recording would lack that op, and be no step that ever comes
+    loseTrack(detail::message("an operator raised an error that the step caught; then ", why));
+    return;
+  }
   last_departure_ = std::move(why);
   ++counters_.departures;
   executor_.restoreAll();
@@ -211,8 +228,9 @@ void Session::depart(std::string why) {
 }
 
 // An op made something else than was traced: it has run, so the rest of the step cannot be traced
-// either.
+// either. The next step is, from its first op on.
 void Session::loseTrack(std::string why) {
+  record_next_ = true;
   last_departure_ = std::move(why);
   ++counters_.departures;
   executor_.restoreAll();

@@ -128,6 +128,8 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::optional<ListenerGuard> listener_;
   SessionCounters counters_;
   std::string last_departure_;
+  bool raised_ = false;       // the plan's next op threw, and the plan did not expect it
+  bool record_next_ = false;  // the last step did what no recording shows
   bool verify_;
 };
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "trace/kept_storages.h"
+
 namespace poet {
 namespace {
 
@@ -91,7 +93,7 @@ bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
   const bool from_allocator =
       deleter == &TapAllocator::release || deleter == TapAllocator::get().inner_->raw_deleter();
-  return from_allocator && storage.resizable();
+  return from_allocator && storage.resizable() && !KeptStorages::has(storage);
 }
 
 }  // namespace poet

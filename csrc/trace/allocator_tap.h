@@ -33,8 +33,8 @@ class POET_API AllocatorTap {
   static int64_t highWaterBytes();
 
   // Whether poet may release the storage's data: it came from PyTorch's CPU allocator, tapped or
-  // not, and no NumPy array shares it. PyTorch makes a storage that it shares with NumPy one that
-  // cannot be resized, for good, however long ago that was.
+  // not, nobody asked to keep it, and no NumPy array shares it. PyTorch makes a storage that it
+  // shares with NumPy one that cannot be resized, for good, however long ago that was.
   static bool mayRelease(const c10::StorageImpl& storage);
 };
 

@@ -25,6 +25,16 @@ bool handlesTensors(const c10::FunctionSchema& schema) {
          schema.is_varret();
 }
 
+// Collectives return an object to wait for, or write later: their kernels work on other threads.
+bool lendsInputs(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  const auto is_object = [](const c10::Argument& a) {
+    return a.type()->kind() == c10::TypeKind::ClassType;
+  };
+  return name.rfind("c10d::", 0) == 0 || name.rfind("_c10d_functional", 0) == 0 ||
+         std::any_of(schema.returns().begin(), schema.returns().end(), is_object);
+}
+
 // The op's own name: "aten::new_zeros" -> "new_zeros".
 std::string_view baseName(const c10::FunctionSchema& schema) {
   const std::string_view name = schema.name();
@@ -73,6 +83,7 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" ||
                             base == "set_data" || base == "_resize_output_" ||
                             base == "record_stream";
+  traits->lends_inputs = lendsInputs(schema);
   for (const c10::Argument& arg : schema.arguments()) {
     traits->writes_arg.push_back(arg.alias_info() != nullptr && arg.alias_info()->isWrite());
   }

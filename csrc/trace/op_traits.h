@@ -18,6 +18,7 @@ struct OpTraits {
   bool reads_no_data = false;    // empty_like and kin: only the shape of the inputs matters
   bool known_pure = false;       // from a namespace whose ops keep no state of their own
   bool rebinds_storage = false;  // resize_, set_: what it touches must keep its memory
+  bool lends_inputs = false;     // work on the inputs goes on when the op has returned (c10d)
   // Batch norm: running statistics that training updates though the schema may not say so.
   std::vector<int16_t> statistic_args;
   int16_t training_arg = -1;

@@ -213,7 +213,8 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
     } else if (traits.writes_arg[static_cast<size_t>(arg)]) {
       node.mutates.push_back(value);
     }
-    if (traits.rebinds_storage) values_[static_cast<size_t>(value.index)].evictable = false;
+    if (traits.rebinds_storage || traits.lends_inputs)
+      values_[static_cast<size_t>(value.index)].evictable = false;
     return true;
   });
   for (auto* list : {&node.mutates, &node.statistics}) {
@@ -239,6 +240,16 @@ void Recorder::keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_v
     values_[v].evictable = false;
 }
 
+// Memory of a sparse tensor, say, that no op has shown on its own.
+void Recorder::recordPart(const at::Tensor& part, OpId producer) {
+  if (!part.defined() || !isManaged(part) ||
+      number_.count(part.storage().unsafeGetStorageImpl()) > 0)
+    return;
+  const ValueId value = valueOf(part, producer);
+  values_[static_cast<size_t>(value.index)].evictable = false;
+  graph_ops_.back().outputs.push_back(value);
+}
+
 void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   RecordedOp& op = ops_.back();
   Op& node = graph_ops_.back();
@@ -250,7 +261,11 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
     const ValueId value = op.out.back().value;
     if (!value.valid()) node.replayable = false;
     makes_unmanaged |= !value.valid();
-    if (value.valid()) node.outputs.push_back(value);
+    if (value.valid()) {
+      node.outputs.push_back(value);
+    } else {  // what it is made of takes memory too
+      forEachPart(t, [&](const at::Tensor& part) { recordPart(part, self); });
+    }
     all_alias &= value.valid() && static_cast<size_t>(value.index) < known_values;
     return true;
   });
@@ -281,16 +296,11 @@ void Recorder::extendHash() {
     for (const Slot& slot : *slots)
       hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
   }
-  prefix_hash_.push_back(hash);
+  prefix_hash_.push_back(op.raises ? mixHash(hash, 1) : hash);
 }
 
-void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                   torch::jit::Stack* stack) {
-  const OpTraits& traits = traitsOf(op);
-  if (traits.without_tensors) {
-    op.redispatchBoxed(below, stack);
-    return;
-  }
+void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
+                     const torch::jit::Stack& stack) {
   noteDeaths();
   ops_.emplace_back(op);
   graph_ops_.emplace_back();
@@ -300,8 +310,35 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   node.reads_no_data = traits.reads_no_data;
   node.replayable = traits.known_pure && !traits.rebinds_storage;
   const size_t args = op.schema().arguments().size();
-  recordInputs(traits, stack->data() + (stack->size() - args), args);
-  runMeasured(op, traits, below, stack);
+  recordInputs(traits, stack.data() + (stack.size() - args), args);
+}
+
+// Nobody knows how far it came: it is never run again.
+void Recorder::noteRaised() {
+  ops_.back().raises = true;
+  graph_ops_.back().replayable = false;
+  graph_ops_.back().workspace_bytes = 0;
+  extendHash();
+}
+
+void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                   torch::jit::Stack* stack, std::unique_lock<std::mutex>* lock) {
+  const OpTraits& traits = traitsOf(op);
+  if (traits.without_tensors) {
+    if (lock != nullptr) lock->unlock();
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  begin(op, traits, *stack);
+  if (lock != nullptr) lock->unlock();
+  try {
+    runMeasured(op, traits, below, stack);
+  } catch (...) {
+    if (lock != nullptr) lock->lock();
+    noteRaised();
+    throw;
+  }
+  if (lock != nullptr) lock->lock();
   const size_t results = op.schema().returns().size();
   recordOutputs(stack->data() + (stack->size() - results), results);
   extendHash();
@@ -384,6 +421,9 @@ void Recorder::fillDeaths(Recording& recording) const {
 
 void Recorder::fillFirstShown(Recording& recording) const {
   recording.first_shown.assign(values_.size(), OpId(static_cast<int64_t>(ops_.size())));
+  for (size_t v = 0; v < values_.size(); ++v) {  // parts of sparse tensors have no slots
+    if (values_[v].producer.valid()) recording.first_shown[v] = values_[v].producer;
+  }
   for (size_t k = ops_.size(); k-- > 0;) {
     for (const auto* slots : {&ops_[k].in, &ops_[k].out}) {
       for (const Slot& slot : *slots) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -36,8 +37,10 @@ class Recorder {
   // bound[v] the storage that value v has in this step (expired where it died).
   Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound);
 
-  // Runs the op and records it.
-  void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack);
+  // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
+  // the error and go on. `lock` is let go while the kernel runs, which may call back.
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+           std::unique_lock<std::mutex>* lock = nullptr);
 
   void enterOptimizer() { ++optimizer_depth_; }
   void leaveOptimizer() { --optimizer_depth_; }
@@ -61,11 +64,14 @@ class Recorder {
   ValueId valueOf(const at::Tensor& t, OpId producer);
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
   void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
+  void recordPart(const at::Tensor& part, OpId producer);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
   void noteParameter(const at::Tensor& t, ValueId value);
   Phase currentPhase();
+  void begin(const c10::OperatorHandle& op, const OpTraits& traits, const torch::jit::Stack& stack);
+  void noteRaised();
   void extendHash();
   void labelValues();
   void labelGradients();

@@ -42,6 +42,7 @@ struct RecordedOp {
   std::vector<Slot> in;
   std::vector<Slot> out;
   std::vector<int16_t> statistic_slots;  // indices into `in`: running statistics in training
+  bool raises = false;                   // it threw, and the step went on
 
   explicit RecordedOp(const c10::OperatorHandle& h) : handle(h) {}
 };

@@ -1,6 +1,9 @@
 // Walking the tensors on an operator's stack, and the geometry that identifies them.
 #pragma once
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -11,10 +14,28 @@ namespace poet {
 
 // Note [Which tensors poet manages]
 // Managed: strided CPU tensors with a storage of their own (views included). Everything else
-// (sparse, mkldnn, nested, other devices, meta) is passed through: the op that touches it is
-// recorded but never replayed, and what it holds is never evicted.
+// (sparse, mkldnn, nested, quantized, other devices, meta) is passed through: the op that touches
+// it is recorded but never replayed, and what it holds is never evicted. A quantized tensor has a
+// storage, but more than geometry to it: its quantizer.
 inline bool isManaged(const at::Tensor& t) {
-  return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested();
+  return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested() &&
+         !t.is_quantized();
+}
+
+// Calls f(part) for the tensors that a sparse tensor on the CPU is made of; for no other tensor.
+template <class F>
+void forEachPart(const at::Tensor& t, F&& f) {
+  if (!t.device().is_cpu()) return;
+  if (t.layout() == at::kSparse) {
+    const auto* impl = static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
+    f(impl->indices());
+    f(impl->values());
+  } else if (at::sparse_csr::is_sparse_compressed(t)) {
+    const auto* impl = static_cast<const at::SparseCsrTensorImpl*>(t.unsafeGetTensorImpl());
+    f(impl->compressed_indices());
+    f(impl->plain_indices());
+    f(impl->values());
+  }
 }
 
 inline uint64_t mixHash(uint64_t hash, uint64_t x) {

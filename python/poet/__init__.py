@@ -24,6 +24,7 @@ from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
 from poet._presets import preset_names
+from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
@@ -73,6 +74,7 @@ __all__ = [
     "__version__",
     "compare",
     "device_names",
+    "keep",
     "methods",
     "pareto",
     "preset_names",

@@ -1,4 +1,4 @@
-"""What a live step needs of Python: existing tensors, optimizer hooks, the raw doors to memory."""
+"""What a live step needs of Python: existing tensors, optimizer hooks, its beginning and end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from torch.optim.optimizer import (
 
 from poet import _C
 from poet._errors import ArgumentError, BudgetWarning
+from poet._raw_doors import raw_doors
 
 
 class StepTypeError(ArgumentError, TypeError):
@@ -94,115 +94,44 @@ def shapes_in(things: object) -> tuple[object, ...]:
     return tuple((tuple(t.shape), t.dtype) for t in tensors_in(things))
 
 
+class _Running(threading.local):
+    """The session of the step that runs on this thread."""
+
+    session: _C.Session | None = None
+
+
+_running = _Running()
+_hook_lock = threading.Lock()
+
+
+def _enter_optimizer(*_: object) -> None:
+    if _running.session is not None:
+        _running.session.enter_optimizer()
+
+
+def _leave_optimizer(*_: object) -> None:
+    if _running.session is not None:
+        _running.session.leave_optimizer()
+
+
+@functools.cache
+def _hook_optimizers() -> None:
+    """For good, and once: PyTorch keeps these hooks in one list, which a thread may be walking."""
+    register_optimizer_step_pre_hook(_enter_optimizer)
+    register_optimizer_step_post_hook(_leave_optimizer)
+
+
 @contextmanager
 def optimizer_phases(session: _C.Session) -> Iterator[None]:
-    """Tells the session when an optimizer's step begins and ends."""
-
-    def enter(*_: object) -> None:
-        session.enter_optimizer()
-
-    def leave(*_: object) -> None:
-        session.leave_optimizer()
-
-    before = register_optimizer_step_pre_hook(enter)
-    after = register_optimizer_step_post_hook(leave)
+    """Tells the session when an optimizer's step begins and ends on this thread."""
+    with _hook_lock:
+        _hook_optimizers()
+    outer, _running.session = _running.session, session
     try:
         yield
     finally:
-        before.remove()
-        after.remove()
+        _running.session = outer
 
-
-# Methods of torch.Tensor that hand out its memory, or read it, without going through an operator.
-_RAW_DOORS = (
-    "numpy",
-    "tolist",
-    "data_ptr",
-    "const_data_ptr",
-    "mutable_data_ptr",
-    "__dlpack__",
-    "untyped_storage",
-    "_typed_storage",
-    "storage",
-    "share_memory_",
-    "apply_",
-    "map_",
-    "map2_",
-)
-# Those whose result goes on sharing the memory: it must stay where it is from then on.
-# The last three write it: whatever was computed from it before must not be computed again.
-_KEEPS_MEMORY = ("numpy", "__dlpack__", "apply_", "map_", "map2_")
-
-
-class _RawDoors:
-    """Makes the raw doors bring a value back first, while any step may have values away.
-
-    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own. Sessions are not kept
-    alive: one that ends brings its values back itself.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a session may end while the lock is held
-        self._sessions: list[weakref.ref[_C.Session]] = []
-        self._own: dict[str, object] = {}
-        self._installed = False
-
-    def open(self, session: _C.Session) -> None:
-        """Opens them for a session; nothing happens where they are open for it already."""
-        with self._lock:
-            alive = [known for known in self._sessions if known() is not None]
-            if not any(known() is session for known in alive):
-                alive.append(weakref.ref(session, lambda _: self._keep(None)))
-            self._sessions = alive
-            self._install()
-
-    def close(self, session: _C.Session) -> None:
-        self._keep(session)
-
-    def _keep(self, but: _C.Session | None) -> None:
-        with self._lock:
-            self._sessions = [k for k in self._sessions if k() not in (None, but)]
-            if not self._sessions:
-                self._uninstall()
-
-    def _install(self) -> None:
-        if self._installed:
-            return
-        self._installed = True
-        for name in _RAW_DOORS:
-            method = getattr(torch.Tensor, name, None)
-            if method is None:
-                continue
-            if name in torch.Tensor.__dict__:
-                self._own[name] = torch.Tensor.__dict__[name]
-            setattr(torch.Tensor, name, self._watched(method, name in _KEEPS_MEMORY))
-
-    def _uninstall(self) -> None:
-        if not self._installed:
-            return
-        self._installed = False
-        for name in _RAW_DOORS:
-            if name in self._own:
-                setattr(torch.Tensor, name, self._own.pop(name))
-            elif name in torch.Tensor.__dict__:
-                delattr(torch.Tensor, name)
-
-    def _watched(self, method: Callable[..., Any], for_good: bool) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
-            for known in self._sessions:
-                session = known()
-                if session is None:
-                    continue
-                for one in (tensor, *args):
-                    if isinstance(one, torch.Tensor):
-                        session.touch(one, for_good)
-            return method(tensor, *args, **kwargs)
-
-        return watched
-
-
-raw_doors = _RawDoors()
 
 if verify_wanted():  # the debug mode counts every block, so it must see them all
     _C.tap_for_good()

@@ -6,6 +6,7 @@ the recorder and the executor, not in how long they take.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,7 +40,8 @@ class Case:
         for o, optimizer in enumerate(self.optimizers):
             for p, state in enumerate(optimizer.state.values()):
                 for key, value in state.items():
-                    copied = value.clone() if isinstance(value, torch.Tensor) else value
+                    tensor = isinstance(value, torch.Tensor)
+                    copied = value.clone() if tensor else copy.deepcopy(value)
                     found[f"optimizer{o}.{p}.{key}"] = copied
         found.update({name: value.clone() for name, value in self.extra.items()})
         found["generator"] = torch.get_rng_state()
@@ -52,6 +54,8 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     def same(x: Any, y: Any) -> bool:
         if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
             return x.dtype == y.dtype and x.shape == y.shape and _bytes(x) == _bytes(y)
+        if type(x) is type(y) and isinstance(x, list | tuple):
+            return len(x) == len(y) and all(map(same, x, y))
         return type(x) is type(y) and x == y
 
     return sorted(set(a) ^ set(b)) + [

@@ -170,6 +170,46 @@ TEST_F(DepartureTest, AnExceptionInsideAnOpIsNoDifferent) {
   expectAllReadable();
 }
 
+// An op that throws, and the step goes on.
+void fails(const at::Tensor& t) { EXPECT_THROW(t.matmul(t.slice(0, 0, 3)), c10::Error); }
+
+TEST_F(DepartureTest, AnErrorThatTheStepCatchesDepartsOnceAndIsThenPartOfAPlan) {
+  midway_ = [&] { fails(x_); };
+  for (int i = 0; i < 4; ++i) {  // departs, then is recorded from its first op on, twice
+    letGo();
+    const StepReport report = live_.run();
+    EXPECT_NE(report.mode, StepReport::Mode::kFailed);
+    expectAllReadable();
+    if (!report.newly_stable) continue;
+    const auto graph = live_.session().graphOf(report.variant);
+    live_.session().setPlan(report.variant, std::make_shared<const Schedule>(greedyPlan(*graph)),
+                            hostProfile());
+  }
+  const int64_t departures = live_.session().counters().departures;
+  letGo();
+  live_.run();
+  letGo();
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+  expectAllReadable();
+  EXPECT_LE(live_.session().counters().departures, departures + 1);
+  midway_ = [] {};  // and without the error the step is the one that it was before
+  for (int i = 0; i < 2; ++i) {
+    letGo();
+    live_.run();
+    expectAllReadable();
+  }
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+}
+
+TEST_F(DepartureTest, AnErrorInAPlannedOpThatIsCaughtIsADeparture) {
+  last_ = [&] { c_.exp(); };
+  live_.run();
+  midway_ = [&] { fails(b_); };
+  letGo();
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kDeparted);
+  expectAllReadable();
+}
+
 TEST_F(DepartureTest, ADepartedStepIsAVariantLikeATracedOne) {
   // Twice the same departure makes a stable variant; with a plan it is followed.
   midway_ = [&] { w_.neg(); };

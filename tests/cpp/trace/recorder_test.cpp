@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <set>
 
 #include "support/recording.h"
 #include "support/torch_step.h"
+#include "trace/kept_storages.h"
 
 namespace poet::testing {
 namespace {
@@ -43,6 +45,69 @@ class RecorderTest : public ::testing::Test {
   at::Tensor x_, w_;
   std::shared_ptr<const Recording> recording_;
 };
+
+TEST_F(RecorderTest, AnOpThatThrowsIsRecordedAsOneThatDoes) {
+  const auto step = [&](bool fails) {
+    return [this, fails] {
+      const at::Tensor a = x_.mul(w_);
+      if (fails) {
+        EXPECT_THROW(at::mm(a, w_.slice(0, 0, 3)), c10::Error);
+      }
+      a.add(w_);
+    };
+  };
+  const uint64_t without = signatureOf(step(false));
+  const uint64_t with = signatureOf(step(true));
+  EXPECT_NE(without, with);
+  EXPECT_EQ(signatureOf(step(true)), with);
+  ASSERT_EQ(graph().numOps(), 4);  // mul, slice, mm, add
+  EXPECT_EQ(op(2).name, "aten::mm");
+  EXPECT_TRUE(recording_->ops[2].raises);
+  EXPECT_FALSE(op(2).replayable);
+  EXPECT_THAT(op(2).outputs, IsEmpty());
+  EXPECT_EQ(recording_->prefix_hash.size(), recording_->ops.size() + 1);
+}
+
+TEST_F(RecorderTest, PartsOfASparseTensorTakeMemoryAndStay) {
+  const at::Tensor indices = at::tensor({1, 1, 3}, at::kLong).view({1, 3});
+  const at::Tensor values = at::randn({3, 64});
+  const at::Tensor twice = at::sparse_coo_tensor(indices, values, {8, 64});
+  record([&] { twice.coalesce()._values().mul(2); });
+  const auto& ops = graph().ops();
+  const auto made = std::find_if(ops.begin(), ops.end(),
+                                 [](const Op& one) { return one.name == "aten::_coalesce"; });
+  ASSERT_NE(made, ops.end());
+  ASSERT_EQ(made->outputs.size(), 2);  // its indices and its values
+  for (const ValueId part : made->outputs) EXPECT_FALSE(value(part).evictable);
+  EXPECT_GE(value(made->outputs[1]).bytes, 2 * 64 * 4);
+  EXPECT_FALSE(made->replayable);
+}
+
+TEST_F(RecorderTest, QuantizedTensorsAreNotManaged) {
+  record([&] {
+    const at::Tensor q = at::quantize_per_tensor(x_, 0.1, 0, at::kQUInt8);
+    q.dequantize().mul(w_);
+  });
+  for (const RecordedOp& one : recording_->ops) {
+    if (one.handle.schema().name() != "aten::dequantize") continue;
+    EXPECT_FALSE(one.in[0].value.valid());
+  }
+  EXPECT_FALSE(op(0).replayable);
+  EXPECT_FALSE(value(in(0)).evictable);  // what it is made of
+}
+
+TEST_F(RecorderTest, WhatIsKeptIsNotEvictable) {
+  at::Tensor kept;
+  record([&] {
+    kept = x_.mul(w_);
+    KeptStorages::add(StorageHold::reclaim_copy(kept.storage().unsafeGetStorageImpl()));
+    kept.add(x_.sin());
+  });
+  EXPECT_FALSE(AllocatorTap::mayRelease(*kept.storage().unsafeGetStorageImpl()));
+  record([&] { kept.mul(2); });
+  EXPECT_FALSE(value(in(0)).evictable);
+  EXPECT_TRUE(value(out(0)).evictable);
+}
 
 TEST_F(RecorderTest, AValueIsAStorage) {
   record([&] {

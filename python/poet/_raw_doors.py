@@ -1,0 +1,145 @@
+"""The doors to a tensor's memory that lead past PyTorch's operators, and poet.keep."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from poet import _C
+from poet._errors import ArgumentError
+
+# Methods of torch.Tensor that hand out its memory, or read it, without going through an operator.
+# torch.save, pickle, copy.deepcopy and numpy.asarray come through them.
+_RAW_DOORS = (
+    "numpy",
+    "tolist",
+    "data_ptr",
+    "const_data_ptr",
+    "mutable_data_ptr",
+    "__dlpack__",
+    "untyped_storage",
+    "_typed_storage",
+    "storage",
+    "share_memory_",
+    "apply_",
+    "map_",
+    "map2_",
+)
+# Those whose result goes on sharing the memory: it must stay where it is from then on.
+# apply_, map_ and map2_ write it: whatever was computed from it before must not be computed again.
+_KEEPS_MEMORY = ("numpy", "__dlpack__", "to_dlpack", "apply_", "map_", "map2_")
+
+
+def _doors() -> list[tuple[object, str]]:
+    """Every raw door: where it hangs, and its name."""
+    methods: list[tuple[object, str]] = [(torch.Tensor, name) for name in _RAW_DOORS]
+    return [*methods, (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")]
+
+
+class _RawDoors:
+    """Makes the raw doors bring a value back first, while any step may have values away.
+
+    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own. Sessions are not kept
+    alive: one that ends brings its values back itself.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a session may end while the lock is held
+        self._sessions: list[weakref.ref[_C.Session]] = []
+        self._own: dict[tuple[object, str], object] = {}
+        self._installed = False
+
+    def open(self, session: _C.Session) -> None:
+        """Opens them for a session; nothing happens where they are open for it already."""
+        with self._lock:
+            alive = [known for known in self._sessions if known() is not None]
+            if not any(known() is session for known in alive):
+                alive.append(weakref.ref(session, lambda _: self._keep(None)))
+            self._sessions = alive
+            self._install()
+
+    def close(self, session: _C.Session) -> None:
+        self._keep(session)
+
+    def _keep(self, but: _C.Session | None) -> None:
+        with self._lock:
+            self._sessions = [k for k in self._sessions if k() not in (None, but)]
+            if not self._sessions:
+                self._uninstall()
+
+    def _install(self) -> None:
+        if self._installed:
+            return
+        self._installed = True
+        for owner, name in _doors():
+            method = getattr(owner, name, None)
+            if method is None:
+                continue
+            if name in vars(owner):
+                self._own[owner, name] = vars(owner)[name]
+            setattr(owner, name, self._watched(method, name in _KEEPS_MEMORY))
+
+    def _uninstall(self) -> None:
+        if not self._installed:
+            return
+        self._installed = False
+        for owner, name in _doors():
+            if (owner, name) in self._own:
+                setattr(owner, name, self._own.pop((owner, name)))
+            elif name in vars(owner):
+                delattr(owner, name)
+
+    def touch(self, tensor: torch.Tensor, for_good: bool) -> None:
+        """Brings the tensor's memory back, whichever session has it away."""
+        for known in self._sessions:
+            session = known()
+            if session is not None:
+                session.touch(tensor, for_good)
+
+    def _watched(self, method: Callable[..., Any], for_good: bool) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+            for one in (tensor, *args):
+                if isinstance(one, torch.Tensor):
+                    self.touch(one, for_good)
+            return method(tensor, *args, **kwargs)
+
+        return watched
+
+
+raw_doors = _RawDoors()
+
+
+def keep(tensor: torch.Tensor) -> torch.Tensor:
+    """Keeps a tensor's memory where it is, for as long as its storage lives.
+
+        lookup = poet.keep(torch.empty(n))
+        my_library.register(lookup.data_ptr())  # reads it later, without telling PyTorch
+
+    Operators and Python's ways to a tensor's memory (`numpy()`, `data_ptr()`, DLPack, `torch.save`,
+    ...) need no such call: poet sees them. Native code that keeps a pointer and reads it later is
+    what nobody can see. If the memory has been released for the moment, it comes back first.
+
+    Args:
+        tensor: of any shape and dtype; its whole storage is kept, so views of it are too.
+
+    Returns:
+        The tensor itself.
+
+    Raises:
+        ArgumentError: `tensor` is no tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"tensor: expected a torch.Tensor; got {type(tensor).__name__}.")
+    raw_doors.touch(tensor, True)
+    _C.keep_storage(tensor)
+    return tensor
+
+
+__all__ = ["keep", "raw_doors"]

@@ -1,0 +1,163 @@
+"""Ways to a tensor's memory that lead past PyTorch's operators, and poet.keep."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_plans import STORE_DEVICE, random_plan
+from torch import nn
+
+import poet
+from poet import _C
+from poet._live import run_step
+
+
+def _saved(t: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    torch.save(t, file)
+    file.seek(0)
+    return torch.load(file).numpy().tobytes()
+
+
+def _bytes_at(t: torch.Tensor, address: int) -> bytes:
+    return ctypes.string_at(address, t.untyped_storage().nbytes())
+
+
+DOORS: dict[str, Callable[[torch.Tensor], bytes]] = {
+    "numpy": lambda t: t.numpy().tobytes(),
+    "asarray": lambda t: np.asarray(t).tobytes(),
+    "memoryview": lambda t: bytes(memoryview(t.numpy())),
+    "tolist": lambda t: np.array(t.tolist(), np.float32).tobytes(),
+    "data_ptr": lambda t: _bytes_at(t, t.data_ptr()),
+    "untyped_storage": lambda t: bytes(t.untyped_storage().tolist()),
+    "storage_data_ptr": lambda t: _bytes_at(t, t.untyped_storage().data_ptr()),
+    "__dlpack__": lambda t: np.from_dlpack(t).tobytes(),
+    "from_dlpack": lambda t: torch.from_dlpack(t).clone().numpy().tobytes(),
+    "to_dlpack": lambda t: torch.from_dlpack(torch.utils.dlpack.to_dlpack(t)).numpy().tobytes(),
+    "torch.to_dlpack": lambda t: torch.from_dlpack(torch.to_dlpack(t)).numpy().tobytes(),
+    "torch.save": _saved,
+    "pickle": lambda t: pickle.loads(pickle.dumps(t)).numpy().tobytes(),
+    "deepcopy": lambda t: copy.deepcopy(t).numpy().tobytes(),
+    "item": lambda t: np.array([[x.item() for x in row] for row in t], np.float32).tobytes(),
+    "keep": lambda t: poet.keep(t).numpy().tobytes(),
+}
+
+
+class _Trained:
+    """A small step that hands an activation to a door when the plan has it away."""
+
+    def __init__(self, door: Callable[[torch.Tensor], bytes] | None) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(8, 8), nn.Tanh())])
+        self.x = torch.randn(16, 8)
+        self.door = door
+        self.read: list[bytes] = []
+
+    def step(self) -> torch.Tensor:
+        for p in self.net.parameters():
+            p.grad = None
+        kept = self.net[:2](self.x)
+        loss = self.net[2:](kept).square().mean()
+        loss.backward()
+        if self.door is not None:
+            self.read.append(self.door(kept.detach()))
+        return loss.detach()
+
+
+def _eager(graph: poet.Graph, seed: int) -> poet.Schedule:
+    return random_plan(graph, seed, 0.9)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_hands_out_the_values(door: str) -> None:
+    """The step was recorded without the reader, so that no plan sees it coming."""
+    plain = _Trained(DOORS["numpy"])
+    expected = plain.step()
+    trained = _Trained(None)
+    session = _C.Session(verify=False)
+    for seed in range(6):
+        _, report = run_step(session, trained.step, (), {})
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            session.set_plan(report["variant"], _eager(graph, seed), STORE_DEVICE)
+            trained.door = DOORS[door]
+    assert trained.read == [plain.read[0]] * len(trained.read)
+    assert len(trained.read) == 4
+    assert torch.equal(trained.step(), expected)
+    assert session.counters()["evictions"] > 0
+
+
+def test_what_is_kept_is_never_evicted() -> None:
+    trained = _Trained(None)
+    session = _C.Session(verify=False)
+    addresses = []
+
+    def step() -> None:
+        kept = poet.keep(trained.net[:2](trained.x))
+        before = kept.data_ptr()
+        loss = trained.net[2:](kept).square().mean()
+        loss.backward()
+        addresses.append(before)
+        # As a library would that was given the pointer: past Python's doors too.
+        trained.read.append(ctypes.string_at(before, 16 * 8 * 4))
+
+    for _ in range(6):
+        _, report = run_step(session, step, (), {})
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            session.set_plan(report["variant"], _eager(graph, 1), STORE_DEVICE)
+    assert session.counters()["followed_steps"] >= 3
+    assert session.counters()["evictions"] > 0
+    assert len(set(trained.read)) == 1
+
+
+def test_an_unannounced_read_names_poet_keep() -> None:
+    """Native code that nobody sees coming gets a clear error, and the next call works."""
+    trained = _Trained(None)
+    session = _C.Session(verify=False)
+    messages: list[str] = []
+
+    def read(t: torch.Tensor) -> bytes:
+        try:
+            torch._C._to_dlpack(t)  # not through one of the doors
+        except RuntimeError as error:
+            messages.append(str(error))
+        return b""
+
+    for _ in range(8):
+        _, report = run_step(session, trained.step, (), {})
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            session.set_plan(report["variant"], _eager(graph, 2), STORE_DEVICE)
+            trained.door = read
+    assert all("poet.keep(tensor)" in message for message in messages)
+    assert torch.equal(trained.step(), _Trained(None).step())
+
+
+def test_keep_takes_tensors_only() -> None:
+    with pytest.raises(poet.ArgumentError, match="got list"):
+        poet.keep([1.0])  # type: ignore[arg-type]
+    t = torch.ones(3)
+    assert poet.keep(t) is t
+
+
+def test_the_doors_are_pytorchs_own_when_no_step_needs_them() -> None:
+    own: dict[str, Any] = dict(vars(torch.Tensor))
+    to_dlpack = torch.utils.dlpack.to_dlpack
+    trained = _Trained(None)
+    session = _C.Session(verify=False)
+    for _ in range(4):
+        _, report = run_step(session, trained.step, (), {})
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            session.set_plan(report["variant"], _eager(graph, 3), STORE_DEVICE)
+    assert dict(vars(torch.Tensor)) == own
+    assert torch.utils.dlpack.to_dlpack is to_dlpack
