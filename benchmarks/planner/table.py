@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from graphs import FOLDER, TracedStep, traced
 
+import poet
 from _data import context, save
 from poet import _C
 from poet._solve import solve_on
@@ -161,15 +162,17 @@ def line(record: dict[str, Any]) -> str:
 
 
 def values(records: list[dict[str, Any]]) -> dict[str, float]:
-    """What bounds.toml limits: the worst of each step and mode over its budgets."""
+    """What bounds.toml limits: the worst of each step and mode over its budgets.
+
+    Budgets that are proven to be too small have no gap.
+    """
     worst: dict[str, float] = {}
     for record in records:
         name = f"planner_{record['graph'].replace('+', '_')}"
-        figures = {
-            f"{name}_{record['mode']}_gap": record.get("gap_percent", math.inf),
-            f"{name}_{record['mode']}_gap_extra": record.get("gap_extra_percent", math.inf),
-            f"{name}_processor_seconds": record["processor_seconds"],
-        }
+        figures = {f"{name}_processor_seconds": record["processor_seconds"]}
+        if record["status"] != poet.Status.INFEASIBLE:
+            for gap in ("gap", "gap_extra"):
+                figures[f"{name}_{record['mode']}_{gap}"] = record.get(f"{gap}_percent", math.inf)
         for key, figure in figures.items():
             worst[key] = max(worst.get(key, -math.inf), figure)
     return worst

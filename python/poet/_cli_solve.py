@@ -1,4 +1,4 @@
-"""poet solve, poet trace, poet pareto."""
+"""poet solve, poet trace, poet pareto, poet compare."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from poet._cli_common import (
     save_all,
     solve_options,
 )
+from poet._compare import DEFAULT_BUDGETS, compare
+from poet._enums import Status
 from poet._models import ModelRequest
 from poet._pareto import pareto
 from poet._solve import choose_device, on_device, solve
@@ -46,11 +48,20 @@ examples:
 """
 
 
+_COMPARE_EXAMPLES = """\
+examples:
+  poet compare --model resnet18_cifar --platform a72 --budgets 90%,70%,50%,30%
+  poet compare --model linear --budgets 70% --methods poet,rotor,dtr --out table.csv --plot it.png
+
+"""
+
+
 def add_commands(commands: Commands) -> None:
-    """Adds the three commands to the parser."""
+    """Adds the commands to the parser."""
     _add_solve(commands)
     _add_trace(commands)
     _add_pareto(commands)
+    _add_compare(commands)
 
 
 def _add(commands: Commands, name: str, text: str, examples: str) -> argparse.ArgumentParser:
@@ -141,14 +152,18 @@ def _add_trace(commands: Commands) -> None:
     parser.set_defaults(run=_run_trace)
 
 
-def _run_trace(options: argparse.Namespace) -> int:
-    request = ModelRequest(
+def _request(options: argparse.Namespace) -> ModelRequest:
+    return ModelRequest(
         options.model,
         optimizer=options.optimizer,
         trainable=options.trainable,
         batch_size=options.batch_size,
         paper=options.graph == "paper",
     )
+
+
+def _run_trace(options: argparse.Namespace) -> int:
+    request = _request(options)
     device = choose_device(options.platform, None, request.paper)
     graph = on_device(
         request.graph(open_cache(options.cache_dir or True)), device, None, request.paper
@@ -206,6 +221,55 @@ def _run_pareto(options: argparse.Namespace) -> int:
     if planned:
         return ExitCode.PLAN
     return max(exit_code(schedule) for schedule in curve)
+
+
+def _add_compare(commands: Commands) -> None:
+    parser = _add(
+        commands, "compare", "plan one step with every method, side by side", _COMPARE_EXAMPLES
+    )
+    add_model_arguments(parser)
+    add_solve_arguments(parser, seconds=60)
+    parser.add_argument(
+        "--budgets",
+        default=",".join(DEFAULT_BUDGETS),
+        metavar="SIZE,...",
+        help="shares of plain training's peak or sizes (default: %(default)s)".replace(
+            "%(default)s", ",".join(DEFAULT_BUDGETS).replace("%", "%%")
+        ),
+    )
+    parser.add_argument(
+        "--methods", metavar="NAME,...", help="default: all that docs/methods.md lists"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the table (.json, .csv, .txt)")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_run_compare)
+
+
+def _run_compare(options: argparse.Namespace) -> int:
+    words = solve_options(options)
+    for of_the_model in ("model", "graph", "batch_size", "optimizer", "trainable"):
+        del words[of_the_model]
+    if options.graph == "paper":  # implies both
+        words["cost_model"] = options.cost_model or "paper"
+        words["count"] = options.count or "activations"
+    found = compare(
+        graph=_request(options).graph(open_cache(options.cache_dir or True)),
+        budgets=options.budgets.split(","),
+        methods=options.methods.split(",") if options.methods else None,
+        verbose=_shows_progress(options),
+        **words,
+    )
+    if options.out:
+        found.save(options.out)
+    if options.plot:
+        found.plot(options.plot)
+    print(found.to_json() if options.json else found)
+    if any(row.peak_bytes is not None for row in found.rows):
+        return ExitCode.PLAN
+    infeasible = all(row.status == Status.INFEASIBLE for row in found.rows)
+    return ExitCode.INFEASIBLE if infeasible else ExitCode.TIME_LIMIT
 
 
 __all__ = ["add_commands"]

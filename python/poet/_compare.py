@@ -16,12 +16,11 @@ from tqdm.auto import tqdm
 from poet import _C
 from poet._budgets import ByteBudget, format_bytes, parse_bytes, positive_number, whole_number
 from poet._compare_live import Measurement, measure_plain, measure_wrapped
-from poet._devices import find_device
 from poet._errors import ArgumentError
 from poet._methods import check_method, methods
 from poet._models import as_graph
 from poet._results import Simulation
-from poet._solve import on_device, solve
+from poet._solve import choose_device, on_device, solve
 from poet._trace import trace
 
 DEFAULT_BUDGETS = ("90%", "70%", "50%", "30%")
@@ -228,7 +227,9 @@ def compare(
     if "starts" in options:
         raise ArgumentError("starts: expected none: every method is to find its own plans.")
     recorded = _recorded(step, args, graph, live)
-    sizes = [parse_bytes(budget, plain_peak_bytes=recorded.plain_peak_bytes) for budget in budgets]
+    device = choose_device(platform, options.get("cost_model"), False)
+    counted = on_device(recorded, device, options.get("count"))
+    sizes = [parse_bytes(budget, plain_peak_bytes=counted.plain_peak_bytes) for budget in budgets]
     plain_live = measure_plain(step, count) if live and step is not None else None
     rows = []
     with tqdm(total=len(sizes) * len(names), desc="poet: comparing", disable=not verbose) as bar:
@@ -248,7 +249,8 @@ def compare(
                     row = dataclasses.replace(row, live=measured)
                 rows.append(row)
                 bar.update()
-    return Comparison(rows=tuple(rows), plain=_plain(recorded, platform), plain_live=plain_live)
+    plain = _C.simulate(counted, None, device)
+    return Comparison(rows=tuple(rows), plain=plain, plain_live=plain_live)
 
 
 def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) -> ComparisonRow:
@@ -302,11 +304,6 @@ def _recorded(
         return trace(step, *args)
     made, its_args = step()
     return trace(made, *its_args)
-
-
-def _plain(graph: _C.Graph, platform: str) -> Simulation:
-    device = find_device(platform).profile
-    return _C.simulate(on_device(graph, device, None), None, device)
 
 
 def _extra(value: float | None, plain: float) -> str:

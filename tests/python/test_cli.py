@@ -57,7 +57,7 @@ def test_words_that_nobody_knows_end_with_1(words: tuple[str, ...]) -> None:
     assert info.value.code == 1
 
 
-@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "show"])
+@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "compare", "show"])
 def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as info:
         run(command, "--help")
@@ -95,6 +95,26 @@ def test_pareto_and_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run("trace", "--model", "linear", "--out", str(graph), "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["num_ops"] == len(poet.Graph.load(graph))
+
+
+def test_compare_shows_methods_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    words = ("--budgets", "80%,10%", "--methods", "poet,chen_sqrt,checkpoint_all")
+    assert run("compare", *PAPER, *words, "--json", "--out", str(table)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in found["rows"]] == ["poet", "chen_sqrt", "checkpoint_all"] * 2
+    first, last = found["rows"][0], found["rows"][-1]
+    schedule = poet.solve(
+        model="linear", platform="m4", graph="paper", ram_budget=first["ram_budget_bytes"]
+    )
+    assert first["energy_joules"] == schedule.energy_joules
+    assert found["plain"]["energy_joules"] <= first["energy_joules"]
+    assert last["peak_bytes"] is None
+    assert len(table.read_text(encoding="utf-8").splitlines()) == 7
+    assert run("compare", *PAPER, "--budgets", "1", "--methods", "checkpoint_all") == 2
+    assert run("compare", *PAPER, "--methods", "chen_cubic") == 1
 
 
 @pytest.mark.parametrize("what", ["devices", "presets"])
