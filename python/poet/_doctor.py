@@ -229,7 +229,9 @@ def _pages(options: DoctorOptions, cache: Cache | None) -> Iterator[Finding]:
         folder = page_folder(options.page_dir)
     except ArgumentError as error:
         advice = "Name a folder on a disk with page_dir= of poet.wrap, or pass paging=False."
-        yield Finding("page folder", "note", str(error), advice)
+        # poet recomputes without one, but this one was asked for.
+        state = "note" if options.page_dir is None else "missing"
+        yield Finding("page folder", state, str(error), advice)
         return
     free = shutil.disk_usage(folder).free
     kind, direct = _file_system(folder), _takes_direct_io(folder)

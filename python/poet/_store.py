@@ -68,12 +68,13 @@ def page_folder(page_dir: object) -> str:
     """
     if page_dir is None:
         return os.path.realpath(_C.page_folder())
-    if not isinstance(page_dir, str | os.PathLike) or not os.fspath(page_dir):
+    name = os.fsencode(page_dir) if isinstance(page_dir, str | os.PathLike) else b""
+    if not name or b"\0" in name:
         raise ArgumentError(
             "page_dir: expected a folder on a disk, or None for the system's folder for temporary "
             f"files; got {page_dir!r}."
         )
-    folder = Path(os.fsdecode(page_dir)).expanduser()
+    folder = Path(os.fsdecode(name)).expanduser()
     return os.path.realpath(_C.page_folder(folder))
 
 

@@ -101,14 +101,14 @@ def test_it_measures_the_folder_when_asked(
     assert found["cache"]["figures"]["entries"] == 1
 
 
-def test_a_folder_in_ram_is_named_and_poet_works_without(
+def test_a_folder_in_ram_that_was_asked_for_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     if not IN_RAM.is_dir() or file_system(IN_RAM) != "tmpfs":
         pytest.skip("there is no /dev/shm in RAM")
     code, found, works = doctor(capsys, "--page-dir", str(IN_RAM), "--cache-dir", str(tmp_path))
-    assert code == 0 and works
-    assert found["page folder"]["state"] == "note"
+    assert code == 1 and not works
+    assert found["page folder"]["state"] == "missing"
     assert "page_dir=" in found["page folder"]["advice"]
 
 

@@ -187,6 +187,12 @@ def test_wrap_refuses_what_makes_no_sense_at_once(options: dict[str, Any], words
         poet.wrap(step, ram_budget="1GiB", **options)
 
 
+@pytest.mark.parametrize("folder", ["", "a\0b", b"", 7])
+def test_what_names_no_folder_is_refused(folder: Any) -> None:
+    with pytest.raises(poet.ArgumentError, match="page_dir: expected a folder"):
+        poet.wrap(step, ram_budget="50%", page_dir=folder)
+
+
 def test_a_folder_in_ram_is_refused_and_named() -> None:
     folder = ram_folder()
     with pytest.raises(poet.ArgumentError, match=str(folder)) as caught:
