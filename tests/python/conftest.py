@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from poet import _store
+
 
 @pytest.fixture(autouse=True)
 def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,3 +14,5 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     Tests of the cache name a folder themselves.
     """
     monkeypatch.setenv("POET_CACHE_DIR", "")
+    # Where a test before it has measured the disk, a solve would page of its own accord.
+    monkeypatch.setattr(_store, "_measured", {})
