@@ -437,7 +437,7 @@ def _warn_of_no_folder(why: str) -> None:
         f"poet pages nothing to secondary storage, it only recomputes: {why} Pass page_dir= a "
         "folder on a disk, or paging=False to say that this is fine.",
         StoreWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 
