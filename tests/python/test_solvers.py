@@ -194,7 +194,7 @@ def ask_gurobi(
     columns = len(cost)
     mine, theirs = socket.socketpair()
     request = _gurobi_child.REQUEST.pack(
-        columns, len(rows), columns * len(rows), 30.0, 0.0, 0.0, 1, int(start is not None)
+        columns, len(rows), columns * len(rows), 30.0, 0.0, 0.0, 1, int(start is not None), 0, 0
     )
     starts = array("i", range(0, columns * len(rows) + 1, columns))
     body = b"".join(
@@ -218,7 +218,9 @@ def ask_gurobi(
         mine.sendall(request + body)
         with mine.makefile("rb") as answers:
             size = _gurobi_child.REPLY.size
-            answer, text, objective, bound, count = _gurobi_child.REPLY.unpack(answers.read(size))
+            reply = _gurobi_child.REPLY.unpack(answers.read(size))
+            answer, text, objective, bound, count, work = reply
+            assert work >= 0
             point = array("d")
             point.frombytes(answers.read(8 * count))
             words = answers.read(text).decode()
