@@ -59,7 +59,11 @@ def test_it_has_no_effect_on_training_that_is_not_wrapped() -> None:
         assert not poet._C.is_listening()
         poet.trace(lambda: torch.ones(3).exp())
         assert torch.Tensor.numpy is numpy
-        assert dict(optimizer._global_optimizer_pre_hooks) == hooks
+        # One stays, since another thread may be walking PyTorch's list of them, and does nothing.
+        from poet._live import _enter_optimizer
+        left = dict(optimizer._global_optimizer_pre_hooks)
+        assert [hook for key, hook in left.items() if key not in hooks] == [_enter_optimizer]
+        assert _enter_optimizer() is None
         assert not poet._C.is_listening()
         """
     )
