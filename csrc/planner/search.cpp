@@ -26,6 +26,7 @@ constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
 constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of the time limit
+constexpr int64_t kFirstBurstPerStage = 2000;    // small steps are searched through in no time
 constexpr int64_t kBurst = 1000000;
 constexpr double kHot = 3, kCold = 0.15;
 constexpr double kRoundUp = 0.35;
@@ -190,8 +191,8 @@ class PlanSearch {
 
   // The relaxation is to have its share of a short search too.
   int64_t firstBurst() const {
-    return std::min(kFirstBurst,
-                    static_cast<int64_t>(kFirstBurstPerSecond * limits_.time_limit_seconds));
+    return std::min({kFirstBurst, kFirstBurstPerStage * problem_.numStages(),
+                     static_cast<int64_t>(kFirstBurstPerSecond * limits_.time_limit_seconds)});
   }
 
   void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
