@@ -26,8 +26,8 @@ constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
 constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of the time limit
-constexpr int64_t kFirstBurstPerStage = 2000;    // small steps are searched through in no time
 constexpr int64_t kBurst = 1000000;
+constexpr int64_t kMovesPerStage = 2000;  // small steps are searched through in no time
 constexpr double kHot = 3, kCold = 0.15;
 constexpr double kRoundUp = 0.35;
 // The program.
@@ -78,7 +78,7 @@ class PlanSearch {
       if (done()) break;
       solveWindows();
       if (done()) break;
-      annealOnce(kBurst, turn_ % 2 == 0 ? kHot : kCold);
+      annealOnce(burst(), turn_ % 2 == 0 ? kHot : kCold);
       ++turn_;
     }
     outcome_.bound_cost = std::max(outcome_.bound_cost, narrow_bound_);
@@ -191,9 +191,10 @@ class PlanSearch {
 
   // The relaxation is to have its share of a short search too.
   int64_t firstBurst() const {
-    return std::min({kFirstBurst, kFirstBurstPerStage * problem_.numStages(),
+    return std::min({kFirstBurst, kMovesPerStage * problem_.numStages(),
                      static_cast<int64_t>(kFirstBurstPerSecond * limits_.time_limit_seconds)});
   }
+  int64_t burst() const { return std::min(kBurst, kMovesPerStage * problem_.numStages()); }
 
   void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
 
