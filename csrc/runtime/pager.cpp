@@ -107,8 +107,7 @@ void Pager::noteShared(size_t bytes) {
       "NumPy array or another raw reader was given that memory after the plan was made, or "
       "torch.load made it: steps may need more than the budget. Read a copy instead "
       "(tensor.clone().numpy()), make the array before poet.wrap, and give a loaded optimizer "
-      "copies "
-      "of its state (tensor.clone()).");
+      "copies of its state (tensor.clone()).");
 }
 
 void Pager::adopt(ValueId v, PageCopy copy) {

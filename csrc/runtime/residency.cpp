@@ -16,10 +16,8 @@ const std::string& accessMessage() {
       "poet: this tensor's memory has been released for the moment, to be recomputed or read back "
       "when a PyTorch operator next needs it, but something read it directly, or on a thread that "
       "poet does not hear. Call poet.keep(tensor) on it first, on the thread that runs the step: "
-      "it "
-      "brings the memory back and keeps it for as long as the tensor lives. tensor.detach(), or "
-      "any "
-      "other operator, brings it back for the moment.");
+      "it brings the memory back and keeps it for as long as the tensor lives. tensor.detach(), "
+      "or any other operator, brings it back for the moment.");
   return *message;
 }
 

@@ -273,7 +273,6 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
   for (size_t v = known_values; v < values_.size(); ++v) node.workspace_bytes -= values_[v].bytes;
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
-  if (!node.metadata_only && !node.reads_no_data) node.flops = flopsOf(node.name, op.in, op.out);
 }
 
 void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits,
@@ -455,6 +454,15 @@ void Recorder::fillOutside(Recording& recording) const {
   }
 }
 
+// From what was recorded, once the step is over: the step itself does not wait for it.
+void Recorder::countFlops() {
+  for (size_t k = 0; k < ops_.size(); ++k) {
+    Op& node = graph_ops_[k];
+    if (!node.metadata_only && !node.reads_no_data && !ops_[k].raises)
+      node.flops = flopsOf(node.name, ops_[k].in, ops_[k].out);
+  }
+}
+
 std::unique_ptr<Recording> Recorder::finish() {
   noteDeaths();
   labelValues();
@@ -463,6 +471,7 @@ std::unique_ptr<Recording> Recorder::finish() {
   fillDeaths(*recording);
   fillFirstShown(*recording);
   fillOutside(*recording);
+  countFlops();
   recording->ops = std::move(ops_);
   recording->prefix_hash = std::move(prefix_hash_);
   recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,

@@ -73,6 +73,7 @@ class Recorder {
   void begin(const c10::OperatorHandle& op, const OpTraits& traits, const torch::jit::Stack& stack);
   void noteRaised();
   void extendHash();
+  void countFlops();
   void labelValues();
   void labelGradients();
   ValueKind kindOf(size_t value) const;

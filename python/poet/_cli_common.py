@@ -45,6 +45,18 @@ def exit_code(schedule: _C.Schedule | OriginalSolution) -> ExitCode:
     return ExitCode.INFEASIBLE if schedule.status is Status.INFEASIBLE else ExitCode.TIME_LIMIT
 
 
+def add_command(commands: Commands, name: str, text: str, examples: str) -> argparse.ArgumentParser:
+    """A command's parser: what it does in a line, with its examples and the exit codes below."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=examples + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The words that say which step it is about."""
     group = parser.add_argument_group("model")

@@ -7,9 +7,9 @@ import argparse
 from poet import _C
 from poet._budgets import format_bytes
 from poet._cli_common import (
-    EXIT_CODES,
     Commands,
     ExitCode,
+    add_command,
     as_record,
     load_device_of,
     load_graph_of,
@@ -30,13 +30,8 @@ examples:
 
 def add_commands(commands: Commands) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "show",
-        help="show a saved plan, or list devices or presets",
-        description="Shows a saved plan as a table and a picture, or lists devices or presets.",
-        epilog=_EXAMPLES + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "show a saved plan as a table and a picture, or list devices or presets"
+    parser = add_command(commands, "show", text, _EXAMPLES)
     parser.add_argument("what", metavar="PLAN.json|devices|presets")
     parser.add_argument(
         "--graph", metavar="FILE", help="the step it was made for (default: PLAN.graph.json)"

@@ -9,9 +9,9 @@ from typing import Any
 from poet._budgets import format_bytes, format_seconds
 from poet._cache import open_cache
 from poet._cli_common import (
-    EXIT_CODES,
     Commands,
     ExitCode,
+    add_command,
     add_model_arguments,
     add_solve_arguments,
     as_record,
@@ -64,19 +64,8 @@ def add_commands(commands: Commands) -> None:
     _add_compare(commands)
 
 
-def _add(commands: Commands, name: str, text: str, examples: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=examples + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser
-
-
 def _add_solve(commands: Commands) -> None:
-    parser = _add(commands, "solve", "plan a training step inside budgets", _SOLVE_EXAMPLES)
+    parser = add_command(commands, "solve", "plan a training step inside budgets", _SOLVE_EXAMPLES)
     add_model_arguments(parser)
     add_solve_arguments(parser, seconds=60)
     parser.add_argument(
@@ -141,7 +130,7 @@ def _shows_progress(options: argparse.Namespace) -> bool:
 
 
 def _add_trace(commands: Commands) -> None:
-    parser = _add(commands, "trace", "record a preset's training step", _TRACE_EXAMPLES)
+    parser = add_command(commands, "trace", "record a preset's training step", _TRACE_EXAMPLES)
     add_model_arguments(parser)
     parser.add_argument(
         "--platform", default="host", metavar="DEVICE", help="whose times (default: %(default)s)"
@@ -192,7 +181,7 @@ def _run_trace(options: argparse.Namespace) -> int:
 
 
 def _add_pareto(commands: Commands) -> None:
-    parser = _add(commands, "pareto", "show what less memory costs", _PARETO_EXAMPLES)
+    parser = add_command(commands, "pareto", "show what less memory costs", _PARETO_EXAMPLES)
     add_model_arguments(parser)
     add_solve_arguments(parser, seconds=120)
     group = parser.add_mutually_exclusive_group()
@@ -224,7 +213,7 @@ def _run_pareto(options: argparse.Namespace) -> int:
 
 
 def _add_compare(commands: Commands) -> None:
-    parser = _add(
+    parser = add_command(
         commands, "compare", "plan one step with every method, side by side", _COMPARE_EXAMPLES
     )
     add_model_arguments(parser)
@@ -233,9 +222,7 @@ def _add_compare(commands: Commands) -> None:
         "--budgets",
         default=",".join(DEFAULT_BUDGETS),
         metavar="SIZE,...",
-        help="shares of plain training's peak or sizes (default: %(default)s)".replace(
-            "%(default)s", ",".join(DEFAULT_BUDGETS).replace("%", "%%")
-        ),
+        help="shares of plain training's peak, or sizes (default: 90%%,70%%,50%%,30%%)",
     )
     parser.add_argument(
         "--methods", metavar="NAME,...", help="default: all that docs/methods.md lists"

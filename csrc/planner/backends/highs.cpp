@@ -84,7 +84,7 @@ class Lp : public LpSolver {
       : highs_(api), work_(model), columns_(model.cost.size()), rows_(model.row_lower.size()) {
     highs_.api().setStringOptionValue(highs_.get(), "solver", "simplex");
     // Without presolve the first basis is one that later rounds start from, and Devex weights cost
-    // less to set up in each of them than those of steepest edge: half the time of the defaults.
+    // less to set up in each of them than those of steepest edge.
     highs_.api().setStringOptionValue(highs_.get(), "presolve", "off");
     highs_.api().setIntOptionValue(highs_.get(), "simplex_dual_edge_weight_strategy",
                                    kHighsDevexWeights);

@@ -144,10 +144,10 @@ double safeBound(const SparseModel& model, const std::vector<double>& duals) {
 }
 
 // Note [Which solver is the fastest]
-// At one thread (benchmarks/planner/solvers.py) HiGHS's branch and cut takes half of CBC's time for
-// the windows of the local search, and its dual simplex five sixths of Clp's for a relaxation
-// with its rounds of added rows. So kAuto is HiGHS where that is installed. Gurobi, whose process
-// takes longer to start than most windows take to solve, is for those who ask for it.
+// At one thread (benchmarks/planner/solvers.py measures it) HiGHS's branch and cut is ahead of
+// CBC's for the windows of the local search, and its dual simplex about even with Clp's for a
+// relaxation with its rounds of added rows. So kAuto is HiGHS where that is installed. Gurobi,
+// whose process takes longer to start than most windows take to solve, is for those who ask for it.
 std::unique_ptr<LpSolver> makeLpSolver(const SparseModel& model, const SolverChoice& solver) {
   // A model without columns is solved by its rows' bounds, which cbc.cpp does.
   if (prefersHighs(solver) && model.numColumns() > 0) {
