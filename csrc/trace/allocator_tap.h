@@ -1,5 +1,5 @@
-// Counts the bytes that live in PyTorch's CPU allocator, so that the workspace inside an op can be
-// measured.
+// What poet puts in place of PyTorch's CPU allocator while steps run: a count of the bytes that
+// live, so that the workspace inside an op can be measured, and an arena for large blocks.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "graph/export.h"
+#include "memory/page_arena.h"
 
 namespace poet {
 
@@ -36,6 +37,26 @@ class POET_API AllocatorTap {
   // not, nobody asked to keep it, and no NumPy array shares it. PyTorch makes a storage that it
   // shares with NumPy one that cannot be resized, for good, however long ago that was.
   static bool mayRelease(const c10::StorageImpl& storage);
+};
+
+// Large blocks of PyTorch's CPU allocator come from one PageArena of the process while a guard
+// lives: see Note [Resident memory follows the plan]. They stay valid afterwards. The profiler
+// hears of them as of all others. Thread-safe; POET_ARENA=0 in the environment leaves malloc to it.
+class POET_API StepArena {
+ public:
+  static constexpr size_t kLeastBytes = 64 * 1024;  // of a block: less, and rounding would show
+
+  class POET_API Guard {
+   public:
+    Guard();
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+  };
+
+  // For a new plan: gives free pages back, here and in the C library.
+  static void restart();
+  static PageArena::Counters counters();
 };
 
 }  // namespace poet

@@ -1,0 +1,103 @@
+// PageArena: memory for large blocks, whose resident pages never exceed the most that was in use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "graph/export.h"
+
+namespace poet {
+
+// Note [Resident memory follows the plan]
+// A C library keeps most of what is freed: a heap full of holes stays resident, although a plan has
+// evicted what was there. Unmapping every freed block at once is exact, but each new block then
+// comes with fresh pages, at one or two microseconds a page. The arena does neither. A freed
+// block's pages stay for the next block, as long as the pages in use and the free ones together are
+// no more than the most that has been in use at once (since restart()): that much the process needs
+// anyway. Before a new block would exceed it, free pages go back to the system. So the resident
+// set's high-water mark is that of the blocks in use, and fresh pages are paid for only where
+// fragmentation asks for them.
+//
+// Blocks begin and end at pages; free neighbours merge. A block goes where most of its pages are
+// resident already, of those places into the smallest. What has no pages is not writable (and so
+// does not count towards RLIMIT_DATA).
+//
+// Thread-safe, and usable in a child after fork().
+class POET_API PageArena {
+ public:
+  struct Counters {
+    int64_t in_use_bytes = 0;    // of blocks, in whole pages
+    int64_t resident_bytes = 0;  // these and free pages
+    int64_t most_in_use = 0;     // since restart()
+    int64_t most_resident = 0;   // since restart()
+    int64_t returned_bytes = 0;  // free pages that went back to the system, in all
+    int64_t fresh_bytes = 0;     // pages that came from it, in all
+  };
+
+  // Reserves address space, which costs no memory; less than `bytes` where the process may not have
+  // so much (RLIMIT_AS), none where that is very little.
+  explicit PageArena(size_t bytes);
+  ~PageArena();
+  PageArena(const PageArena&) = delete;
+  PageArena& operator=(const PageArena&) = delete;
+
+  // Uninitialised memory, aligned to 64 bytes at least. Null where the address space is used up or
+  // the system gives no memory: the caller has another allocator then.
+  void* allocate(size_t bytes);
+  // Of a block that this arena gave; any thread.
+  void release(void* block);
+  bool owns(const void* block) const {
+    const auto address = reinterpret_cast<uintptr_t>(block);
+    return address - base_ < reserved_;
+  }
+
+  // Gives every free page back; the most in use counts from here on.
+  void restart();
+  Counters counters() const;
+
+  // Around fork(), in the parent's thread that forks.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  using Page = uint32_t;
+  struct Free {
+    Page begin = 0;
+    Page end = 0;
+    Page resident = 0;
+  };
+  struct Place {
+    size_t block = 0;
+    Page begin = 0;
+    Page fresh = 0;
+  };
+
+  bool findPlace(Page pages, Place& place) const;
+  Page countResident(Page begin, Page end) const;
+  void mark(Page begin, Page end, bool resident);
+  template <class Visit>
+  void forEachRun(Page begin, Page end, bool resident, Visit&& visit) const;
+  bool makeResident(Page begin, Page end);
+  void insertFree(Page begin, Page end);
+  void giveBack(Page pages);
+  Page giveBack(Free& block, Page pages);
+  void* addressOf(Page page) const;
+
+  mutable std::mutex mutex_;
+  uintptr_t base_ = 0;
+  size_t reserved_ = 0;
+  std::vector<Free> free_;          // by address; the last one is what was never used
+  std::vector<Page> block_pages_;   // of a block in use, at its first page
+  std::vector<uint64_t> resident_;  // a bit a page
+  int64_t in_use_ = 0;
+  int64_t num_resident_ = 0;
+  int64_t most_in_use_ = 0;
+  int64_t most_resident_ = 0;
+  int64_t returned_ = 0;
+  int64_t fresh_ = 0;
+  uint32_t colour_ = 0;
+};
+
+}  // namespace poet

@@ -1,0 +1,206 @@
+#include "memory/page_arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "support/random.h"
+
+namespace poet {
+namespace {
+
+constexpr size_t kMib = size_t{1} << 20;
+constexpr int64_t kPage = 4096;
+
+// Pages of an address range that the kernel has in memory.
+int64_t residentBytes(const void* begin, size_t bytes) {
+  std::vector<unsigned char> pages((bytes + kPage - 1) / kPage);
+  const auto start = reinterpret_cast<uintptr_t>(begin) / kPage * kPage;
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(start), bytes, pages.data()), 0);
+  return kPage * std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+}
+
+struct Block {
+  std::byte* data;
+  size_t bytes;
+  int pattern;
+};
+
+Block filled(PageArena& arena, size_t bytes, int pattern) {
+  Block block{static_cast<std::byte*>(arena.allocate(bytes)), bytes, pattern};
+  if (block.data != nullptr) std::memset(block.data, pattern, bytes);
+  return block;
+}
+
+bool isIntact(const Block& block) {
+  return std::all_of(block.data, block.data + block.bytes,
+                     [&](std::byte b) { return b == static_cast<std::byte>(block.pattern); });
+}
+
+TEST(PageArena, GivesAlignedMemoryOfItsOwn) {
+  PageArena arena(512 * kMib);
+  void* const a = arena.allocate(100'000);
+  void* const b = arena.allocate(1);
+  ASSERT_NE(a, nullptr);
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a) % 64, 0U);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(b) % 64, 0U);
+  EXPECT_TRUE(arena.owns(a));
+  int elsewhere = 0;
+  EXPECT_FALSE(arena.owns(&elsewhere));
+  EXPECT_FALSE(arena.owns(nullptr));
+  arena.release(a);
+  arena.release(b);
+  EXPECT_EQ(arena.counters().in_use_bytes, 0);
+}
+
+TEST(PageArena, AFreedBlocksPagesServeTheNextBlock) {
+  PageArena arena(512 * kMib);
+  void* const first = arena.allocate(8 * kMib);
+  const int64_t fresh = arena.counters().fresh_bytes;
+  arena.release(first);
+  void* const second = arena.allocate(8 * kMib - 2 * kPage);
+  EXPECT_EQ(arena.counters().fresh_bytes, fresh);
+  EXPECT_EQ(arena.counters().returned_bytes, 0);
+  arena.release(second);
+}
+
+TEST(PageArena, FreeNeighboursMerge) {
+  PageArena arena(512 * kMib);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(arena.allocate(kMib));
+  for (const int i : {1, 3, 5, 7, 0, 6, 2, 4}) arena.release(blocks[static_cast<size_t>(i)]);
+  const int64_t fresh = arena.counters().fresh_bytes;
+  void* const all = arena.allocate(8 * kMib);
+  EXPECT_EQ(arena.counters().fresh_bytes, fresh);
+  arena.release(all);
+}
+
+// Eight blocks of 1 MiB with holes between them, then one of 4 MiB: no hole takes it.
+TEST(PageArena, HolesGoBackBeforeMoreThanTheMostInUseWouldBeResident) {
+  PageArena arena(512 * kMib);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(arena.allocate(kMib));
+  for (size_t i = 0; i < blocks.size(); i += 2) arena.release(blocks[i]);
+  const auto before = arena.counters();
+  void* const large = arena.allocate(4 * kMib);
+  std::memset(large, 1, 4 * kMib);
+  const auto after = arena.counters();
+  EXPECT_LE(after.resident_bytes, before.most_in_use);
+  EXPECT_GE(after.returned_bytes, static_cast<int64_t>(4 * kMib));
+  EXPECT_EQ(residentBytes(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(blocks[0])),
+                          24 * kMib),
+            after.resident_bytes);
+}
+
+TEST(PageArena, RestartGivesEveryFreePageBack) {
+  PageArena arena(512 * kMib);
+  const Block kept = filled(arena, kMib, 7);
+  const Block gone = filled(arena, 32 * kMib, 8);
+  arena.release(gone.data);
+  EXPECT_GE(residentBytes(gone.data, gone.bytes), static_cast<int64_t>(32 * kMib));
+  arena.restart();
+  EXPECT_LE(residentBytes(gone.data, gone.bytes), 2 * kPage);
+  EXPECT_TRUE(isIntact(kept));
+  EXPECT_EQ(arena.counters().resident_bytes, arena.counters().in_use_bytes);
+  EXPECT_EQ(arena.counters().most_in_use, arena.counters().in_use_bytes);
+  arena.release(kept.data);
+}
+
+TEST(PageArena, ItIsNullWhereTheSpaceIsUsedUp) {
+  PageArena arena(256 * kMib);
+  EXPECT_EQ(arena.allocate(512 * kMib), nullptr);
+  EXPECT_EQ(arena.allocate(SIZE_MAX / 2), nullptr);
+  void* const most = arena.allocate(200 * kMib);
+  EXPECT_NE(most, nullptr);
+  EXPECT_EQ(arena.allocate(100 * kMib), nullptr);
+  arena.release(most);
+  PageArena none(0);
+  EXPECT_EQ(none.allocate(kMib), nullptr);
+  EXPECT_FALSE(none.owns(&none));
+}
+
+// No block overlaps another, keeps its bytes whatever else happens, and the kernel's count of
+// resident pages is ours, and never above the most in use.
+TEST(PageArena, RandomBlocksKeepTheirBytesAndTheResidentSetKeepsItsLimit) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    testing::Random random(seed);
+    PageArena arena(1024 * kMib);
+    std::vector<Block> blocks;
+    const std::byte* lowest = nullptr;
+    for (int i = 0; i < 400; ++i) {
+      const bool drop = !blocks.empty() && random.chance(blocks.size() > 20 ? 0.6 : 0.4);
+      if (drop) {
+        const auto which = static_cast<size_t>(random.below(static_cast<int64_t>(blocks.size())));
+        ASSERT_TRUE(isIntact(blocks[which]));
+        arena.release(blocks[which].data);
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(which));
+      } else {
+        const size_t bytes =
+            static_cast<size_t>(random.between(1, random.chance(0.3) ? 3'000'000 : 200'000));
+        blocks.push_back(filled(arena, bytes, static_cast<int>(random.below(256))));
+        ASSERT_NE(blocks.back().data, nullptr);
+        if (lowest == nullptr || blocks.back().data < lowest) lowest = blocks.back().data;
+      }
+      if (random.chance(0.01)) arena.restart();
+      const auto now = arena.counters();
+      ASSERT_LE(now.resident_bytes, now.most_in_use);
+      ASSERT_GE(now.resident_bytes, now.in_use_bytes);
+    }
+    for (const Block& block : blocks) ASSERT_TRUE(isIntact(block));
+    EXPECT_EQ(residentBytes(lowest, 200 * kMib), arena.counters().resident_bytes);
+    for (const Block& block : blocks) arena.release(block.data);
+    EXPECT_EQ(arena.counters().in_use_bytes, 0);
+  }
+}
+
+TEST(PageArena, ThreadsShareIt) {
+  PageArena arena(1024 * kMib);
+  std::vector<std::thread> threads;
+  std::atomic<int> damaged = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      testing::Random random(static_cast<uint64_t>(t + 1));
+      for (int i = 0; i < 300; ++i) {
+        const Block a = filled(arena, static_cast<size_t>(random.between(1, 300'000)), t);
+        const Block b = filled(arena, static_cast<size_t>(random.between(1, 30'000)), 100 + t);
+        damaged += isIntact(a) ? 0 : 1;
+        arena.release(a.data);
+        damaged += isIntact(b) ? 0 : 1;
+        arena.release(b.data);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(damaged, 0);
+  EXPECT_EQ(arena.counters().in_use_bytes, 0);
+}
+
+TEST(PageArena, AForkedChildHasCopiesOfItsOwn) {
+  PageArena arena(512 * kMib);
+  const Block shared = filled(arena, kMib, 5);
+  arena.lock();
+  const pid_t child = ::fork();
+  arena.unlock();
+  if (child == 0) {
+    const bool was_there = isIntact(shared);
+    arena.release(shared.data);
+    const Block own = filled(arena, 4 * kMib, 9);
+    ::_exit(was_there && own.data != nullptr && isIntact(own) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(isIntact(shared));
+  arena.release(shared.data);
+}
+
+}  // namespace
+}  // namespace poet
