@@ -77,7 +77,8 @@ py::dict countersToDict(Session& session) {
   result["failed_page_ins"] = pages.failed_page_ins;
   result["paged_out_bytes"] = pages.paged_out_bytes;
   result["paged_in_bytes"] = pages.paged_in_bytes;
-  result["transfer_seconds"] = pages.transfer_seconds;
+  result["read_seconds"] = pages.read_seconds;
+  result["write_seconds"] = pages.write_seconds;
   result["waited_seconds"] = pages.waited_seconds;
   result["repaired_chunks"] = pages.repaired_chunks;
   result["paging_trouble"] = pages.trouble;
@@ -197,6 +198,18 @@ void bindRuntime(py::module_& m) {
       },
       py::arg("tensor"));
   m.def("live_bytes", &AllocatorTap::liveBytes);
+  m.def("use_arena", &StepArena::useForGood);
+  m.def("arena_counters", [] {
+    const PageArena::Counters counters = StepArena::counters();
+    py::dict result;
+    result["in_use_bytes"] = counters.in_use_bytes;
+    result["resident_bytes"] = counters.resident_bytes;
+    result["most_in_use"] = counters.most_in_use;
+    result["most_resident"] = counters.most_resident;
+    result["returned_bytes"] = counters.returned_bytes;
+    result["fresh_bytes"] = counters.fresh_bytes;
+    return result;
+  });
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });
 }
 

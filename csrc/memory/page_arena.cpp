@@ -240,12 +240,11 @@ void PageArena::release(void* block) {
   insertFree(begin, begin + pages);
 }
 
-void PageArena::restart() {
+void PageArena::restart(int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (Free& block : free_) {
-    if (block.resident > 0) giveBack(block, block.resident);
-  }
-  most_in_use_ = in_use_;
+  most_in_use_ = std::max(in_use_, bytes / static_cast<int64_t>(kPageBytes));
+  const int64_t excess = num_resident_ - most_in_use_;
+  if (excess > 0) giveBack(static_cast<Page>(excess));
   most_resident_ = num_resident_;
 }
 

@@ -53,8 +53,9 @@ class POET_API PageArena {
     return address - base_ < reserved_;
   }
 
-  // Gives every free page back; the most in use counts from here on.
-  void restart();
+  // From here on the most in use counts anew, beginning at `bytes` where less is in use now. Free
+  // pages that are too many then go back.
+  void restart(int64_t bytes = 0);
   Counters counters() const;
 
   // Around fork(), in the parent's thread that forks.

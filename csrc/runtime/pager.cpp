@@ -188,7 +188,8 @@ PagingCounters Pager::snapshot() const {
   if (queue_ != nullptr) {
     const StoreCounters store = queue_->counters();
     all.repaired_chunks = store.repaired_chunks;
-    all.transfer_seconds = store.read_seconds + store.write_seconds;
+    all.read_seconds = store.read_seconds;
+    all.write_seconds = store.write_seconds;
   }
   return all;
 }

@@ -35,8 +35,9 @@ struct PagingCounters {
   int64_t failed_page_ins = 0;      // recomputed instead, or an error
   int64_t paged_out_bytes = 0;
   int64_t paged_in_bytes = 0;
-  double transfer_seconds = 0;  // the store's, beside the step or not
-  double waited_seconds = 0;    // the step's, for transfers
+  double read_seconds = 0;    // the store's, beside the step or not
+  double write_seconds = 0;   // likewise
+  double waited_seconds = 0;  // the step's, for transfers
   int64_t repaired_chunks = 0;
   std::string trouble;  // the last failure; empty: there was none
 };

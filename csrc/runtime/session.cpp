@@ -52,7 +52,6 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   for (const KnownStorage& one : known) {
     if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
   }
-  arena_.emplace();
   current_ = variants_.predict();
   const Variant* variant = variants_.find(current_);
   const bool follows =
@@ -61,7 +60,7 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   if (!follows) {
     between_.restoreAll();
   } else {
-    if (memory_is_stale_) StepArena::restart();
+    StepArena::restart(most_in_step_);
     beginFollowing(*variant);
   }
   watch_.reset();
@@ -83,7 +82,6 @@ void Session::closeStep() {
   executor_.end();
   recorder_.reset();
   tap_.reset();
-  arena_.reset();
   inputs_.clear();
   mode_ = Mode::kIdle;
   watchWhatIsAway();
@@ -126,8 +124,9 @@ void Session::finishFollowed() {
 void Session::settle(StepReport& report) {
   if (mode_ == Mode::kFollow) {
     ++counters_.followed_steps;
-    if (memory_is_stale_) StepArena::restart();  // what it evicted first had its memory elsewhere
-    memory_is_stale_ = false;
+    const int64_t most_in_use = StepArena::counters().most_in_use;
+    if (most_in_step_ == 0) StepArena::restart();  // what it evicted first had its memory elsewhere
+    most_in_step_ = most_in_use;
     report.mode = StepReport::Mode::kFollowed;
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
@@ -276,7 +275,7 @@ void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
     if (found->recording != plan->sharedRecording()) return;
     prepareStore(*plan);
     variants_.setPlan(variant, std::move(plan));
-    memory_is_stale_ = true;
+    most_in_step_ = 0;
   }
 }
 

@@ -124,9 +124,8 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::atomic<bool> has_away_ = false;
   std::atomic<bool> pages_ = false;  // some plan does, or may
   std::optional<AllocatorTap::Guard> tap_;
-  std::optional<StepArena::Guard> arena_;
-  bool memory_is_stale_ =
-      false;  // what is free and resident was left by steps before the last plan
+  // The most that a step in the latest plan has had in the arena; other steps may have had more.
+  int64_t most_in_step_ = 0;
   std::optional<ListeningGuard> listening_;
   std::optional<ListenerGuard> listener_;
   SessionCounters counters_;

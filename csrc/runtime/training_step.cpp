@@ -63,6 +63,7 @@ class TrainingStep::Impl {
         session_(Session::create(verifyWanted())),
         planner_(session_, options),
         queue_([this](int variant, const std::stop_token& stop) { planner_.plan(variant, stop); }) {
+    StepArena::useForGood();
     POET_CHECK(body_ != nullptr,
                "step: expected a function (or another callable) that runs one training step; got "
                "an empty std::function. Put forward, backward and the optimizer's step in a "
@@ -211,7 +212,7 @@ StepStats TrainingStep::Impl::stats() {
   result.unplanned_page_ins = paging.unplanned_page_ins;
   result.paged_out_bytes = paging.paged_out_bytes;
   result.paged_in_bytes = paging.paged_in_bytes;
-  result.transfer_seconds = paging.transfer_seconds;
+  result.transfer_seconds = paging.read_seconds + paging.write_seconds;
   result.waited_seconds = paging.waited_seconds;
   result.repaired_chunks = paging.repaired_chunks;
   result.paging_trouble = paging.trouble;

@@ -158,19 +158,16 @@ bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
 // ------------------------------------------------------------------------------------------------
 // the arena
 
-StepArena::Guard::Guard() {
+void StepArena::useForGood() {
   StepAllocator& allocator = StepAllocator::get();
-  allocator.enter(allocator.placing_);
-}
-StepArena::Guard::~Guard() {
-  StepAllocator& allocator = StepAllocator::get();
-  allocator.leave(allocator.placing_);
+  static const bool entered = (allocator.enter(allocator.placing_), true);
+  static_cast<void>(entered);
 }
 
-void StepArena::restart() {
-  StepAllocator::get().arena_->restart();
+void StepArena::restart(int64_t bytes) {
+  StepAllocator::get().arena_->restart(bytes);
 #ifdef __GLIBC__
-  ::malloc_trim(0);
+  if (bytes == 0) ::malloc_trim(0);
 #endif
 }
 

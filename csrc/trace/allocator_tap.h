@@ -39,23 +39,17 @@ class POET_API AllocatorTap {
   static bool mayRelease(const c10::StorageImpl& storage);
 };
 
-// Large blocks of PyTorch's CPU allocator come from one PageArena of the process while a guard
-// lives: see Note [Resident memory follows the plan]. They stay valid afterwards. The profiler
-// hears of them as of all others. Thread-safe; POET_ARENA=0 in the environment leaves malloc to it.
+// Large blocks of PyTorch's CPU allocator come from one PageArena of the process, once somebody has
+// asked for it: see Note [Resident memory follows the plan]. The profiler hears of them as of all
+// others. Not only within steps: what runs between them (an evaluation) then uses the same free
+// pages. POET_ARENA=0 in the environment leaves everything to malloc. Thread-safe.
 class POET_API StepArena {
  public:
   static constexpr size_t kLeastBytes = 64 * 1024;  // of a block: less, and rounding would show
 
-  class POET_API Guard {
-   public:
-    Guard();
-    ~Guard();
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-  };
-
-  // For a new plan: gives free pages back, here and in the C library.
-  static void restart();
+  static void useForGood();
+  // As PageArena::restart; without bytes the C library gives its free pages back too.
+  static void restart(int64_t bytes = 0);
   static PageArena::Counters counters();
 };
 

@@ -327,21 +327,21 @@ def _memory() -> Iterator[Finding]:
 def _allocator() -> Iterator[Finding]:
     other = other_allocator()
     libc = " ".join(part for part in platform.libc_ver() if part)
-    if other is not None:
-        advice = f"Have {other} give freed memory back at once, or run without it: what a plan "
-        advice += "frees may stay with the process otherwise."
-        yield Finding("allocator", "note", other, advice, {"name": other})
+    name = other or libc or "unknown"
+    arena = "after poet.wrap large tensors lie in poet's arena"
+    if os.environ.get("POET_ARENA") == "0":
+        advice = "Unset POET_ARENA: without the arena what a plan frees may stay with the process."
+        yield Finding("allocator", "note", f"{name}; no arena", advice, {"name": name})
         return
-    if not libc.startswith("glibc"):
-        advice = "poet knows only glibc's switch: freed memory may stay with the process."
-        yield Finding("allocator", "note", libc or "unknown", advice, {"name": libc})
+    if other is not None or not libc.startswith("glibc"):  # whose switches poet does not know
+        yield Finding("allocator", "ok", f"{name}; {arena}", figures={"name": name})
         return
-    what = f"poet.wrap fixes its mmap threshold at {format_bytes(MMAP_THRESHOLD_BYTES)}"
+    what = f"poet.wrap fixes the mmap threshold at {format_bytes(MMAP_THRESHOLD_BYTES)}"
     if "POET_MMAP_THRESHOLD" in os.environ:
         what = f"mmap threshold by POET_MMAP_THRESHOLD={os.environ['POET_MMAP_THRESHOLD']}"
     elif users_own_threshold():
         what = "its mmap threshold is given by the environment and stays"
-    yield Finding("allocator", "ok", f"{libc}; {what}", figures={"name": libc})
+    yield Finding("allocator", "ok", f"{name}; {arena}; {what}", figures={"name": name})
 
 
 def _accelerator() -> Iterator[Finding]:

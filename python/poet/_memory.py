@@ -1,4 +1,4 @@
-"""The C library's allocator: made to give freed memory back to the system."""
+"""The process's allocators: made to give freed memory back to the system."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from poet._budgets import whole_number
 from poet._errors import ArgumentError
 
 # Note [The mmap threshold]
-# glibc maps large blocks by themselves and unmaps them when they are freed; smaller ones are carved
-# from a heap, where a freed block waits for the next one. What is large changes while a process
-# runs: the threshold starts at 128 KiB and rises with what is freed, up to 32 MiB. Fixing it is a
-# choice between memory and time, since every block that is mapped anew comes with fresh pages:
-# - 128 KiB: resident memory falls by what the schedule says (96.4 of 96.0 MiB, 8 MiB a block), but
-#   a step of a small convolutional network took 60 % more processor time (34,000 page faults).
-# - 32 MiB, which glibc does not go beyond: no fault, no extra time; but the heap has holes, and
-#   resident memory fell by 36 of 96 MiB. GPT-2 with AdamW at slack 0.3 even rose, from 651 to 772.
-# Giving back the pages of every block that a plan evicts (MADV_DONTNEED) kept GPT-2 at 640 to 679
-# MiB, but made its step 22 % slower: 2 microseconds for each fresh page.
-# The default costs no time; what recorded steps left in the heap goes when a plan comes into force.
-# POET_MMAP_THRESHOLD=131072 is for who must stay below a limit of the system.
+# Large blocks of a wrapped step come from poet's arena (csrc/memory/page_arena.h); this is for the
+# rest, and for POET_ARENA=0. glibc maps large blocks by themselves and unmaps them when they are
+# freed; smaller ones are carved from a heap, where a freed block waits for the next one. What is
+# large changes while a process runs: the threshold starts at 128 KiB and rises with what is freed,
+# up to 32 MiB. A fixed low one makes resident memory follow a plan without the arena, but every
+# block comes with fresh pages then, and a step of a small convolutional network took 60 % more
+# processor time. So it is fixed where glibc does not go beyond; what recorded steps left in the
+# heap goes when a plan comes into force.
 MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD = -1
 _ENVIRONMENT = "POET_MMAP_THRESHOLD"
@@ -35,7 +31,7 @@ _state: dict[str, int | None] = {}
 
 
 def give_memory_back() -> None:
-    """Fixes malloc's mmap threshold, once a process.
+    """Lets the arena have large blocks, and fixes malloc's mmap threshold, once a process.
 
     The environment variable POET_MMAP_THRESHOLD gives another one in bytes; 0 leaves malloc alone,
     and so does a threshold that the user gave to glibc itself.
@@ -47,6 +43,7 @@ def give_memory_back() -> None:
         if "fixed" in _state:
             return
         wanted = _wanted()
+        _C.use_arena()
         _state["fixed"] = wanted if wanted and _C.fix_mmap_threshold(wanted) else None
         if _state["fixed"]:  # glibc's own rule is lost with its moving threshold: twice as much
             ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, min(2 * wanted, 2**31 - 1))

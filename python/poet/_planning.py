@@ -21,7 +21,8 @@ from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeE
 from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes
 from poet._solve import solve_on
-from poet._store import known_speed, store_speed
+from poet._store import StoreSpeed, known_speed, store_speed
+from poet._store_watch import StoreWatch
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 
@@ -74,6 +75,10 @@ class StepPlanner:
         self._cached = None if options.cache is None else PlanCache(options.cache)
         self._device = _C.DeviceProfile.by_name(options.platform)
         self._page_folder = options.page_folder
+        self._speed: StoreSpeed | None = None
+        self._measured_device = self._device  # with the store as it was measured alone
+        self._watches: dict[int, StoreWatch] = {}
+        self._again: set[int] = set()  # variants whose plan is to be made again
         self._largest_peak = 0
         self._warned = False
 
@@ -89,7 +94,38 @@ class StepPlanner:
         except (ArgumentError, PoetRuntimeError, OSError) as error:
             self._stop_paging(str(error))
             return
-        self._device = speed.on(self._device)
+        self._speed = speed
+        self._device = self._measured_device = speed.on(self._device)
+
+    @property
+    def plans_made_again(self) -> int:
+        """Plans that were made again because the store was slower than believed."""
+        return sum(watch.plans for watch in self._watches.values())
+
+    def wants_another_plan(self, variant: int) -> bool:
+        """Looks at a step that followed its plan; whether `plan` should be called again for it.
+
+        See Note [A store that is slower beside the step].
+        """
+        schedule = self.schedules.get(variant)
+        if self._speed is None or self._page_folder is None or schedule is None:
+            return False
+        watch = self._watches.setdefault(variant, StoreWatch())
+        if not watch.may_ask or variant in self._again:
+            return False
+        seen = watch.observe(self._session.counters(), schedule.makespan_seconds, self._speed)
+        if seen is None:
+            return False
+        self._say(
+            f"the store reads {format_bytes(int(seen.read_rate))} and writes "
+            f"{format_bytes(int(seen.write_rate))} a second beside the step, not "
+            f"{format_bytes(int(self._speed.read_rate))} and "
+            f"{format_bytes(int(self._speed.write_rate))}: planning again"
+        )
+        self._speed = seen
+        self._device = seen.on(_C.DeviceProfile.by_name(self._options.platform))
+        self._again.add(variant)
+        return True
 
     def look_up(self, variant: int) -> bool:
         """Asks the cache about a variant that was recorded for the first time.
@@ -114,9 +150,14 @@ class StepPlanner:
             if known is None:
                 self._cached.keep_profile(graph)
             graph = known or graph
-            if self._use_kept(variant, graph):
+            if variant not in self._again and self._use_kept(variant, graph):
                 return
-        self._solve(variant, graph)
+        try:
+            self._solve(variant, graph)
+        finally:
+            self._again.discard(variant)
+            if variant in self._watches:
+                self._watches[variant].restart()
 
     def _use_kept(self, variant: int, graph: _C.Graph) -> bool:
         """Puts the plan in force that the cache has for this request."""
@@ -151,6 +192,7 @@ class StepPlanner:
             time_limit_s=request.time_limit_s,
             method=request.method,
             should_stop=self.stopped.is_set,
+            starts=[self.schedules[variant]] if variant in self._again else [],
         )
         if self.stopped.is_set():
             return
@@ -165,6 +207,9 @@ class StepPlanner:
             return
         if self._cached is not None:
             self._cached.keep(graph, request, schedule)
+            if variant in self._again:  # the next run asks with what was measured alone
+                measured = dataclasses.replace(request, device=self._measured_device)
+                self._cached.keep(graph, measured, schedule)
         if self._put_in_force(variant, schedule):
             self._tell("plan in force", schedule, graph, budget)
         else:  # paging has just been given up

@@ -38,12 +38,15 @@ class StepStats:
         failed_page_ins: times that the store failed to give a value back.
         paged_out_bytes: bytes written.
         paged_in_bytes: bytes read.
-        transfer_seconds: time that transfers took, most of it beside the steps.
+        read_seconds: time that reading took, most of it beside the steps.
+        write_seconds: time that writing took, likewise.
         waited_seconds: time that steps waited for transfers.
         repaired_chunks: damaged pieces of the store that were mended.
         paging_trouble: the store's last failure; "" when there was none.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
+        plans_made_again: plans that were solved for again, because the store was slower beside the
+            steps than it was when it was measured.
         message: the planner's last word where there is no plan; "" otherwise.
     """
 
@@ -73,13 +76,20 @@ class StepStats:
     failed_page_ins: int
     paged_out_bytes: int
     paged_in_bytes: int
-    transfer_seconds: float
+    read_seconds: float
+    write_seconds: float
     waited_seconds: float
     repaired_chunks: int
     paging_trouble: str
     plan_switches: int
     plans_from_cache: int
+    plans_made_again: int
     message: str
+
+    @property
+    def transfer_seconds(self) -> float:
+        """Time that transfers took, most of it beside the steps."""
+        return self.read_seconds + self.write_seconds
 
 
 __all__ = ["StepStats"]

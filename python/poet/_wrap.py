@@ -156,16 +156,14 @@ class WrappedStep:
         if variant not in self._seen:
             self._seen.add(variant)
             known = self._planner.look_up(variant)
+        if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
+            known |= self._start_planning(variant)
         if variant in self._planner.schedules:
             self._latest = variant
         elif (known or report["newly_stable"]) and variant not in self._asked:
             self._asked.add(variant)
             self._say(f"step traced: {report['num_ops']} operators; planning")
-            if self._background:
-                self._plan_later(variant)
-            else:
-                self._plan(variant)
-                known = True
+            known |= self._start_planning(variant)
         waits = variant in self._asked or variant in self._planner.schedules
         if report["mode"] == "traced" and waits and not report["newly_stable"]:
             self._rest.lengthen()  # nothing new, and no plan
@@ -174,6 +172,14 @@ class WrappedStep:
         if known:  # a plan came into force here, between two steps
             self._session.move_out()
             end_watching(self._session)
+
+    def _start_planning(self, variant: int) -> bool:
+        """Whether it is over."""
+        if self._background:
+            self._plan_later(variant)
+            return False
+        self._plan(variant)
+        return True
 
     def _plan_later(self, variant: int) -> None:
         with self._lock:
@@ -249,6 +255,7 @@ class WrappedStep:
             plans=plans,
             planning=planning,
             plans_from_cache=self._planner.plans_from_cache,
+            plans_made_again=self._planner.plans_made_again,
             message=self._planner.message,
             unrecorded_steps=self._rest.skipped,
             **{**counters, "steps": counters["steps"] + self._rest.skipped},
@@ -327,11 +334,12 @@ def wrap(
     later run of the same script starts planned: its first call that looks as one did before is
     recorded, and the next one follows the plan, which the simulator has checked again.
 
-    The budget counts what PyTorch's tensors and operators hold. The process gives that back to the
-    system as its allocator does: the first use of wrap fixes the size from which the C library
-    unmaps freed blocks at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise moves.
-    POET_MMAP_THRESHOLD sets another number of bytes: with 131072 resident memory follows the plan,
-    but fresh pages cost time at every step; 0 leaves the allocator alone.
+    The budget counts what PyTorch's tensors and operators hold. The process follows: from the first
+    use of wrap on, tensors of 64 KiB and more come from an arena of poet's own, whose resident
+    pages are never more than the most that was in use at once. The environment variable
+    POET_ARENA=0 leaves them to malloc. For the rest the first use fixes the size from which the C
+    library unmaps freed blocks at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise
+    moves; POET_MMAP_THRESHOLD sets another number of bytes, 0 leaves it alone.
 
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.

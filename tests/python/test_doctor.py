@@ -137,7 +137,14 @@ def test_another_allocator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: maps)
     assert _doctor.other_allocator() == "jemalloc"
     (finding,) = _doctor._allocator()
-    assert finding.state == "note" and "jemalloc" in finding.advice
+    assert finding.state == "ok"
+    assert finding.text == "jemalloc; after poet.wrap large tensors lie in poet's arena"
+
+
+def test_an_arena_that_is_turned_off_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POET_ARENA", "0")
+    (finding,) = _doctor._allocator()
+    assert finding.state == "note" and "POET_ARENA" in finding.advice
 
 
 def test_the_file_system_is_the_one_that_stat_names(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """What a plan frees leaves the process: resident memory, RLIMIT_DATA, the page cache.
 
 One process a run. Resident memory is the high-water mark VmHWM, reset after warm-up through
-/proc/self/clear_refs, less the pages of files and shared memory. The mmap threshold is the one that
-makes the process give every block back: see Note [The mmap threshold] in poet/_memory.py.
+/proc/self/clear_refs, less the pages of files and shared memory. Under poet all is as it is by
+default; plain training runs with the mmap threshold that makes it give every freed block back, so
+that what it holds is what it needs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from poet import _memory, _store
 
 MIB = 1 << 20
 TOLERANCE = 0.05
+_SWITCHES = ("POET_ARENA", "POET_MMAP_THRESHOLD")
 
 # 24 values of 8 MiB: what is kept for backward outweighs all else by far.
 SCRIPT = '''
@@ -114,7 +116,9 @@ if words["how"] == "poet":
 else:
     found["plain_peak"] = graph.plain_peak_bytes()
 if words["room"] is not None:
-    limit = status("VmData") + words["room"]
+    arena = poet._C.arena_counters()
+    free = arena["resident_bytes"] - arena["in_use_bytes"]  # serves the step: no room beside it
+    limit = status("VmData") - free + words["room"]
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 loss, found["resident"] = high_water_of(lambda: step(x))
 losses.append(float(loss).hex())
@@ -135,6 +139,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def environment(how: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name not in _SWITCHES}
+    ours |= {"OMP_NUM_THREADS": "1", "POET_VERIFY": "0"}
+    plain = {"POET_ARENA": "0", "POET_MMAP_THRESHOLD": "131072"}
+    return ours | plain if how == "plain" else ours
+
+
 def process(
     how: str, options: dict[str, Any] | None = None, room: int | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -143,8 +154,7 @@ def process(
         words["options"]["page_dir"] = words["folder"]
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(words)],
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "POET_VERIFY": "0", "POET_MMAP_THRESHOLD": "131072"},
+        env=environment(how),
         capture_output=True,
         text=True,
         timeout=900,

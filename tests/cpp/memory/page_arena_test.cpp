@@ -114,6 +114,16 @@ TEST(PageArena, RestartGivesEveryFreePageBack) {
   arena.release(kept.data);
 }
 
+TEST(PageArena, RestartMayLeaveTheFreePagesThatAnotherMostAllows) {
+  PageArena arena(512 * kMib);
+  arena.release(arena.allocate(32 * kMib));
+  arena.restart(8 * kMib);
+  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMib));
+  EXPECT_EQ(arena.counters().most_in_use, static_cast<int64_t>(8 * kMib));
+  arena.restart(64 * kMib);
+  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMib));
+}
+
 TEST(PageArena, ItIsNullWhereTheSpaceIsUsedUp) {
   PageArena arena(256 * kMib);
   EXPECT_EQ(arena.allocate(512 * kMib), nullptr);

@@ -1,0 +1,80 @@
+"""Whether the store is as fast beside the steps as it was when it was measured alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from poet._store import StoreSpeed
+
+# Note [A store that is slower beside the step]
+# The rates that a plan believes in were measured with nothing else running, within a second. Beside
+# a step the store shares memory bandwidth and, where all cores compute, a core; and many disks are
+# fast for the first gigabytes only. A plan that believes too much waits: on GPT-2 at checkpoint's
+# peak, with a disk that gave half of what it had promised, 34 % of the step instead of 3. So what
+# the transfers of a few steps really took is compared with what was believed, and where the steps
+# have waited for a slower store, a plan is made again with the rates that were seen.
+STEPS = 3  # looked at together; the first one of a plan, which moves more, is not
+_WAITED_SHARE = 0.02  # of the steps' time: less is not worth a plan
+_SLOWER = 0.85  # of the believed rate
+MOST_PLANS = 3  # made again for one variant
+
+
+class StoreWatch:
+    """What the transfers of a variant's steps took. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.plans = 0  # that were made again
+        self._steps = -1
+        self._before: dict[str, Any] = {}
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether another plan may be made."""
+        return self.plans < MOST_PLANS
+
+    def restart(self) -> None:
+        """Another plan is in force."""
+        self._steps = -1
+
+    def observe(
+        self, counters: dict[str, Any], step_seconds: float, believed: StoreSpeed
+    ) -> StoreSpeed | None:
+        """Looks at one more step in the plan.
+
+        Args:
+            counters: of the session, after the step.
+            step_seconds: what the plan takes for one step.
+            believed: the rates that it was made with.
+
+        Returns:
+            The rates that were seen, if they are worth another plan.
+        """
+        self._steps += 1
+        if self._steps % STEPS != 0:
+            return None
+        before, self._before = self._before, counters
+        if self._steps == 0:
+            return None
+
+        def risen(name: str) -> float:
+            return float(counters[name] - before[name])
+
+        def rate(moved: str, seconds: str, promised: float) -> float:
+            seen = risen(moved) / risen(seconds) if risen(seconds) > 0 else promised
+            return seen if 0 < seen < _SLOWER * promised else promised
+
+        if risen("waited_seconds") < _WAITED_SHARE * STEPS * step_seconds:
+            return None
+        seen = dataclasses.replace(
+            believed,
+            read_rate=rate("paged_in_bytes", "read_seconds", believed.read_rate),
+            write_rate=rate("paged_out_bytes", "write_seconds", believed.write_rate),
+        )
+        if seen == believed:
+            return None
+        self.plans += 1
+        return seen
+
+
+__all__ = ["MOST_PLANS", "STEPS", "StoreWatch"]

@@ -1,0 +1,115 @@
+"""A store that is slower beside the steps than it was alone: plans are made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import poet
+from poet import _store
+from poet._store import StoreSpeed
+from poet._store_watch import MOST_PLANS, STEPS, StoreWatch
+
+BELIEVED = StoreSpeed("/somewhere", 1e9, 2e9, 1e-4, 1e-4, 0.0)
+
+
+def after(steps: int, read_rate: float, write_rate: float, waited: float) -> dict[str, Any]:
+    """Counters after so many steps of 1 s that read and write 100 MB each."""
+    moved = 1e8 * steps
+    return {
+        "paged_in_bytes": moved,
+        "paged_out_bytes": moved,
+        "read_seconds": moved / read_rate,
+        "write_seconds": moved / write_rate,
+        "waited_seconds": waited * steps,
+    }
+
+
+def watched(steps: int, *rates: float) -> list[StoreSpeed]:
+    watch = StoreWatch()
+    seen = [watch.observe(after(i, *rates), 1.0, BELIEVED) for i in range(1, steps + 1)]
+    return [speed for speed in seen if speed is not None]
+
+
+def test_what_was_seen_is_believed_where_steps_waited_for_a_slower_store() -> None:
+    (seen,) = watched(1 + STEPS, 5e8, 1e9, 0.1)
+    assert (seen.read_rate, seen.write_rate) == (pytest.approx(5e8), pytest.approx(1e9))
+    assert seen.read_latency_seconds == BELIEVED.read_latency_seconds
+    (seen,) = watched(1 + STEPS, 5e8, 4e9, 0.1)
+    assert (seen.read_rate, seen.write_rate) == (pytest.approx(5e8), BELIEVED.write_rate)
+
+
+@pytest.mark.parametrize(
+    ("read_rate", "write_rate", "waited"),
+    [(5e8, 1e9, 0.001), (0.95e9, 1.9e9, 0.1), (2e9, 4e9, 0.1)],
+    ids=["nobody waited", "about as fast", "faster"],
+)
+def test_otherwise_the_plan_stays(read_rate: float, write_rate: float, waited: float) -> None:
+    assert watched(1 + 4 * STEPS, read_rate, write_rate, waited) == []
+
+
+def test_fewer_steps_tell_nothing_and_another_plan_begins_anew() -> None:
+    assert watched(STEPS, 5e8, 1e9, 0.1) == []
+    watch = StoreWatch()
+    for i in range(1, STEPS + 1):
+        assert watch.observe(after(i, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
+    watch.restart()
+    assert watch.observe(after(STEPS + 1, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
+
+
+def test_it_asks_for_a_few_plans_only() -> None:
+    watch = StoreWatch()
+    asked = 0
+    for i in range(1, 40 * STEPS):
+        if not watch.may_ask:
+            break
+        asked += watch.observe(after(i, 1e8, 1e8, 0.5), 1.0, BELIEVED) is not None
+    assert asked == MOST_PLANS
+
+
+def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    try:
+        folder = _store.page_folder(None)
+    except poet.ArgumentError as error:
+        pytest.skip(f"no folder for paged values here: {error}")
+    impossible = StoreSpeed(folder, 1e12, 1e12, 0.0, 0.0, 0.0)
+    monkeypatch.setitem(_store._measured, folder, impossible)
+
+    def training() -> tuple[Any, nn.Module]:
+        torch.manual_seed(0)
+        net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.Softplus())])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        x = torch.randn(4096, 64)
+
+        def train_step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step, net
+
+    plain, expected = training()
+    losses = [float(plain()) for _ in range(12)]
+    train_step, net = training()
+    with poet.wrap(
+        train_step,
+        ram_budget="50%",
+        recompute=False,
+        page_dir=folder,
+        background=False,
+        cache_dir=None,
+        time_limit_s=10,
+    ) as step:
+        assert [float(step()) for _ in range(12)] == losses
+        assert step.stats.planned_page_outs > 0
+        assert step.stats.plans_made_again >= 1
+        assert step.stats.departures == 0, step.stats.last_departure
+    for ours, theirs in zip(net.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
