@@ -14,6 +14,8 @@ MINILM_STEPS ?= $(shell expr $(STEPS) / 5 '|' 4 | sed 's/^[123]$$/4/')
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+# Processes that share the Python tests, a file at a time.
+PYTEST_JOBS ?= $(shell n=$(JOBS); echo $$((n < 4 ? n : 4)))
 # TIDY=1 adds clang-tidy to `make lint`, where it is installed.
 TIDY ?=
 
@@ -29,6 +31,7 @@ SAY := @printf '==> %s\n'
 SOURCES := -type f '(' -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.py' ')'
 NATIVE := $(shell find csrc cmake _build_backend $(SOURCES)) CMakeLists.txt pyproject.toml
 CPP_TESTS := $(shell find tests/cpp $(SOURCES))
+PYTEST = $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 IN_VENV := PATH="$(abspath $(BIN)):$$PATH"
 # run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails.
 run = { $(2); } > $(1) 2>&1 || { tail -n 80 $(1); printf '==> failed; the whole log is %s\n' '$(1)'; exit 1; }
@@ -133,7 +136,7 @@ test-example: $(EXAMPLE)/train  ## examples/cpp, built against the installed pac
 
 test-python: build  ## pytest
 	$(SAY) "Python tests"
-	@$(BIN)/python -m pytest -q -m "not nightly" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not nightly" $(PYTEST_ARGS)
 
 # sdist -> wheel -> an environment with nothing but torch and what the wheel declares.
 $(PACKAGES)/.built: $(VENV)/.poet-built $(wildcard _build_backend/*)
@@ -152,7 +155,7 @@ test-wheel: $(PACKAGES)/.built  ## the wheel in a fresh environment: needs no so
 
 verify: build  ## the Python tests once more under POET_VERIFY=1
 	$(SAY) "Python tests with every restored value checked"
-	@POET_VERIFY=1 $(BIN)/python -m pytest -q -m "not nightly" $(PYTEST_ARGS)
+	@POET_VERIFY=1 $(PYTEST) -m "not nightly" $(PYTEST_ARGS)
 
 lint: build  ## ruff, mypy --strict, clang-format
 	$(SAY) "ruff"
