@@ -13,13 +13,14 @@ from poet._budgets import (
     TimeBudget,
     format_bytes,
     format_seconds,
-    parse_runtime,
 )
 from poet._cache import Cache
+from poet._constraints import NO_SHARE, StepShare
 from poet._enums import Status
 from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeError, StoreWarning
 from poet._memory import release_free_memory
-from poet._plans import PlanCache, PlanRequest, budget_bytes
+from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
+from poet._profile import with_known_watts
 from poet._solve import solve_on
 from poet._store import known_speed, store_speed
 
@@ -40,6 +41,7 @@ class PlanningOptions:
         cache: what lasts between runs; None: nothing.
         time_limit_s: seconds that solving may take.
         method: what plans.
+        share: what constraints on the whole training leave for a step.
     """
 
     platform: str
@@ -51,6 +53,7 @@ class PlanningOptions:
     cache: Cache | None
     time_limit_s: float
     method: str = "poet"
+    share: StepShare = NO_SHARE
 
 
 class StepPlanner:
@@ -72,7 +75,7 @@ class StepPlanner:
         self._options = options
         self._say = say
         self._cached = None if options.cache is None else PlanCache(options.cache)
-        self._device = _C.DeviceProfile.by_name(options.platform)
+        self._device = self._plain_device()
         self._page_folder = options.page_folder
         self._largest_peak = 0
         self._warned = False
@@ -125,7 +128,10 @@ class StepPlanner:
         peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, peak)
         schedule = self._cached.find(graph, request, budget)
-        if schedule is None or not self._put_in_force(variant, schedule):
+        if schedule is None:
+            return False
+        schedule = self._options.share.hold(schedule)
+        if not schedule.has_plan or not self._put_in_force(variant, schedule):
             return False
         self._largest_peak = peak
         self.plans_from_cache += 1
@@ -136,14 +142,11 @@ class StepPlanner:
         request = self._request()
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, self._largest_peak)
-        deadline = None
-        if request.runtime_budget is not None:
-            deadline = parse_runtime(request.runtime_budget, plain_seconds=graph.plain_seconds)
         schedule = solve_on(
             graph,
             request.device,
             ram_budget_bytes=budget,
-            runtime_budget_seconds=deadline,
+            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
             minimize=request.minimize,
             recompute=request.recompute,
             paging=request.paging,
@@ -154,6 +157,7 @@ class StepPlanner:
         )
         if self.stopped.is_set():
             return
+        found, schedule = schedule, self._options.share.hold(schedule)
         if schedule.status not in _WITH_PLAN:
             self.schedules[variant] = schedule
             self._session.set_unplannable(variant)
@@ -164,7 +168,7 @@ class StepPlanner:
             self._warn_without_plan(schedule, budget)
             return
         if self._cached is not None:
-            self._cached.keep(graph, request, schedule)
+            self._cached.keep(graph, request, found)
         if self._put_in_force(variant, schedule):
             self._tell("plan in force", schedule, graph, budget)
         else:  # paging has just been given up
@@ -182,6 +186,7 @@ class StepPlanner:
             away_between_steps=paging,
             time_limit_s=self._options.time_limit_s,
             method=self._options.method,
+            step_seconds=self._options.share.seconds,
         )
 
     def _put_in_force(self, variant: int, schedule: _C.Schedule) -> bool:
@@ -200,13 +205,18 @@ class StepPlanner:
 
     def _stop_paging(self, why: str) -> None:
         self._page_folder = None
-        self._device = _C.DeviceProfile.by_name(self._options.platform)
+        self._device = self._plain_device()
         warnings.warn(
             f"poet pages nothing to secondary storage in this run: {why} Make room there, or name "
             "another folder with page_dir=.",
             StoreWarning,
             stacklevel=6,
         )
+
+    def _plain_device(self) -> _C.DeviceProfile:
+        """Without a store."""
+        device = _C.DeviceProfile.by_name(self._options.platform)
+        return with_known_watts(device, self._options.cache)
 
     def _tell(self, what: str, schedule: _C.Schedule, graph: _C.Graph, budget: int) -> None:
         extra = format_seconds(schedule.makespan_seconds - graph.plain_seconds)
@@ -232,7 +242,9 @@ class StepPlanner:
         self._warned = True
         least = schedule.least_ram_budget
         advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
-        if self._page_folder is None:
+        if schedule.least_energy_joules is not None:
+            advice = "Give it a larger battery, or train for fewer steps"
+        elif self._page_folder is None:
             advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "

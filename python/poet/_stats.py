@@ -45,6 +45,9 @@ class StepStats:
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
         message: the planner's last word where there is no plan; "" otherwise.
+        share: what deadline= and battery_joules= leave for one step; "" without them.
+        held_steps: calls that waited for the conditions of only_while=.
+        held_seconds: time that they waited.
     """
 
     steps: int
@@ -80,6 +83,9 @@ class StepStats:
     plan_switches: int
     plans_from_cache: int
     message: str
+    share: str
+    held_steps: int
+    held_seconds: float
 
 
 __all__ = ["StepStats"]
