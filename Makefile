@@ -193,6 +193,8 @@ nightly: test test-wheel verify  ## what is too long for CI
 	$(SAY) "damaged files, ten minutes"
 	@$(IN_VENV) tools/fuzz.sh $(abspath $(BIN))/python $(BUILD)/tests/cpp/fuzz/fuzz_readers 600
 	@$(MAKE) --no-print-directory lint TIDY=1
+	$(SAY) "every preset on every device (goes on where the last run ended: build/presets.jsonl)"
+	@$(BIN)/python benchmarks/presets.py --all --out build/presets.jsonl
 	@$(MAKE) --no-print-directory bench
 
 clean:  ## remove builds and the virtual environment

@@ -4,20 +4,24 @@
 
 Without --all: POET's eight models on its five platforms. Budgets are shares of the plain peak
 and the device's own RAM. Every step is recorded once. A cell is a line of the file as soon as it is
-done, and a second run goes on where the first one ended. A cell fails where there is neither a plan
-nor a proof that there is none. Prints the number of failures as JSON in the last line.
+done, and a second run goes on where the first one ended; cells that another build of poet measured
+are measured again. A cell fails where there is neither a plan nor a proof that there is none.
+Prints the number of failures as JSON in the last line.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import poet
+from poet._cache import digest
 from poet._models import ModelRequest
+from poet._plans import _build
 from poet._presets import find_preset
 
 PAPER_PLATFORMS = ("m0", "m4", "a72", "a72nocache", "jetsontx2")
@@ -47,11 +51,18 @@ def measure(graph: poet.Graph, model: str, platform: str, share: str | None) -> 
         "least_ram_budget": schedule.least_ram_budget,
         "message": schedule.message,
         "passes": planned or schedule.status == poet.Status.INFEASIBLE,
+        "build": build(),
     }
 
 
+@functools.cache
+def build() -> str:
+    """Tells one build of poet from another."""
+    return digest(_build())[:12]
+
+
 def known_cells(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """The cells of earlier runs; a line that was cut off is left out."""
+    """The cells of earlier runs of this build; a line that was cut off is left out."""
     cells = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -59,7 +70,8 @@ def known_cells(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
                 row = json.loads(line)
             except ValueError:
                 continue
-            cells[row["model"], row["platform"], row["budget"]] = row
+            if row.get("build") == build():
+                cells[row["model"], row["platform"], row["budget"]] = row
     return cells
 
 
@@ -86,6 +98,8 @@ def main() -> None:
     platforms = options.platforms or (poet.device_names() if options.all else list(PAPER_PLATFORMS))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     cells = known_cells(options.out)
+    text = "".join(json.dumps(row) + "\n" for row in cells.values())
+    options.out.write_text(text, encoding="utf-8")
     with options.out.open("a", encoding="utf-8") as file:
         for model in models:
             asked = [(model, p, s) for p in platforms for s in SHARES]

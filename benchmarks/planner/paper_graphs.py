@@ -3,7 +3,8 @@
     python benchmarks/planner/paper_graphs.py --out FOLDER [NAME ...]
 
 writes FOLDER/NAME.graph.json and FOLDER/PLATFORM.profile.json. The numbers are those of the
-original's code (tests/data/poet_reference/README.md); nothing here needs torch.
+original's code (tests/data/poet_reference/README.md, and [paper] in profiles/*.toml); nothing here
+needs torch.
 
 What is carried over: forward nodes, then backward nodes, in the order of the original's lists; one
 value a node; seconds = flops / flop rate, joules = flops / flop per joule, paging joules =
@@ -24,12 +25,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # Python 3.10
+    import tomli as tomllib
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 REFERENCE = REPOSITORY / "tests" / "data" / "poet_reference"
+PROFILES = REPOSITORY / "profiles"
 
 NAMES = (
     "linear",
@@ -92,35 +100,24 @@ class Platform:
         }
 
 
-# Flop rates and efficiencies to the digits that the original's quotients of measurements have.
-_A72 = 40_115_792.06701158
-PLATFORMS = {
-    platform.name: platform
-    for platform in (
-        Platform("m0", 1e6 / 6, 1e6 / 0.396, 1.09e-4, 4_616_510, 1.13e-4, 4.44e6, 0.33),
-        Platform(
-            "m4",
-            6_369_910.145264306,
-            580_010_757.690879,
-            1.09e-4,
-            4_616_510,
-            1.13e-4,
-            4.44e6,
-            0.33,
-        ),
-        Platform("a72", 2e9, _A72, 5.09561e-6, 45.5e6, 1.85314e-5, 24.5e6, 0.15),
-        Platform(
-            "a72nocache",
-            120_347_376.20103475,
-            _A72,
-            5.09561e-6,
-            45.5e6,
-            4.23532e-3,
-            17.1e6,
-            0.15,
-        ),
+def _platform(name: str) -> Platform:
+    """The constants in section [paper] of a device file."""
+    with (PROFILES / f"{name}.toml").open("rb") as file:
+        stated = {key: each["value"] for key, each in tomllib.load(file)["paper"].items()}
+    return Platform(
+        name=name,
+        flops=stated["flop_rate"],
+        flops_per_joule=stated["flops_per_joule"],
+        read_latency_s=stated["read_latency_seconds"],
+        read_rate=stated["read_rate"],
+        write_latency_s=stated["write_latency_seconds"],
+        write_rate=stated["write_rate"],
+        memory_watts=stated["memory_watts"],
     )
-}
+
+
+# Those that the original can solve for: its JetsonTX2 has no flop rate.
+PLATFORMS = {name: _platform(name) for name in ("m0", "m4", "a72", "a72nocache")}
 
 
 @dataclass(frozen=True)

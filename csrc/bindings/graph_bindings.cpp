@@ -46,6 +46,15 @@ struct ValueSequence {
   View at(int64_t i) const { return {graph, ValueId(i)}; }
 };
 
+py::object sliceOf(const Slice& slice) {
+  if (slice == Slice()) return py::none();
+  return py::make_tuple(slice.of, slice.index, slice.count);
+}
+
+constexpr const char* kSliceDoc =
+    "In a sliced graph: what it comes from in the recorded one, which slice it is, and of how many "
+    "(1: it is whole). None in any other graph.";
+
 py::object deathOf(const ValueView& v) {
   const OpId death = v.value().death;
   return death == v.graph->endOfStep() ? py::object(py::none()) : py::int_(death.index);
@@ -84,6 +93,8 @@ void bindOp(py::module_& m) {
       .def_property_readonly("reads_no_data", [](const OpView& o) { return o.op().reads_no_data; })
       .def_property_readonly("random", [](const OpView& o) { return o.op().random; })
       .def_property_readonly("replayable", [](const OpView& o) { return o.op().replayable; })
+      .def_property_readonly(
+          "slice", [](const OpView& o) { return sliceOf(o.op().slice); }, kSliceDoc)
       .def(
           "__eq__", [](const OpView& a, const OpView& b) { return sameContent(a, b); },
           py::is_operator())
@@ -110,6 +121,8 @@ void bindValue(py::module_& m) {
       .def_property_readonly("dtype", [](const ValueView& v) { return v.value().dtype; })
       .def_property_readonly(
           "shape", [](const ValueView& v) { return py::tuple(py::cast(v.value().shape)); })
+      .def_property_readonly(
+          "slice", [](const ValueView& v) { return sliceOf(v.value().slice); }, kSliceDoc)
       .def(
           "__eq__", [](const ValueView& a, const ValueView& b) { return sameContent(a, b); },
           py::is_operator())

@@ -161,6 +161,17 @@ void bindRuntime(py::module_& m) {
           py::arg("directory"))
       .def("move_out", &Session::moveOut, py::call_guard<py::gil_scoped_release>())
       .def("bring_back", &Session::bringBack, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "pause",
+          [](Session& session, const py::object& leaves) {
+            std::vector<at::Tensor> tensors;
+            for (const py::handle& item : leaves) {
+              if (THPVariable_Check(item.ptr())) tensors.push_back(THPVariable_Unpack(item.ptr()));
+            }
+            const py::gil_scoped_release release;
+            return session.pause(tensors);
+          },
+          py::arg("leaves"))
       .def("new_trouble", &Session::newTrouble, py::call_guard<py::gil_scoped_release>())
       .def(
           "graph_of",

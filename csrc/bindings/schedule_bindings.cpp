@@ -1,11 +1,14 @@
 #include "schedule/schedule.h"
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
+#include "schedule/energy_budget.h"
 #include "schedule/rewritten_graph.h"
 
 namespace poet {
@@ -74,7 +77,10 @@ void bindAsked(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly(
           "ram_budget", [](const Schedule& s) { return s.ram_budget_bytes; }, "Bytes.")
       .def_property_readonly("runtime_budget_seconds",
-                             [](const Schedule& s) { return s.runtime_budget_seconds; });
+                             [](const Schedule& s) { return s.runtime_budget_seconds; })
+      .def_property_readonly(
+          "energy_budget_joules", [](const Schedule& s) { return s.energy_budget_joules; },
+          "Of the step, where battery_joules= was given.");
 }
 
 void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
@@ -108,6 +114,9 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
           "least_ram_budget", [](const Schedule& s) { return s.least_ram_budget; }, "Bytes.")
       .def_property_readonly("least_ram_op",
                              [](const Schedule& s) { return indexOrNone(s.least_ram_op); })
+      .def_property_readonly(
+          "least_energy_joules", [](const Schedule& s) { return s.least_energy_joules; },
+          "Of the best schedule found, where none keeps the energy budget.")
       .def_property_readonly("message", [](const Schedule& s) { return s.message; });
 }
 
@@ -147,6 +156,18 @@ py::object fromBytes(const py::bytes& data, const py::object& graph) {
   }
   py::object result = py::cast(schedule);
   setGraph(result, graph);
+  return result;
+}
+
+// The schedule held to what a constraint on the whole training leaves for one step.
+py::object heldTo(const py::object& self, const std::string& note, std::optional<double> joules) {
+  Schedule schedule = *self.cast<SchedulePtr>();
+  if (joules) schedule = withinEnergy(std::move(schedule), *joules);
+  if (!note.empty())
+    schedule.message = note + (schedule.message.empty() ? "" : ": ") + schedule.message;
+  py::object result = py::cast(std::make_shared<Schedule>(std::move(schedule)));
+  for (const auto& entry : self.attr("__dict__").cast<py::dict>())
+    result.attr("__dict__")[entry.first] = entry.second;
   return result;
 }
 
@@ -356,6 +377,8 @@ void bindSchedule(py::module_& m) {
           py::is_operator())
       .def("__hash__", [](const Schedule& s) { return py::hash(py::str(identity(s))); });
   makePublic(cls);
+  m.def("held_to", &heldTo, py::arg("schedule"), py::arg("note"), py::arg("energy_budget_joules"),
+        "The schedule with a note before its message, held to a cap on the step's joules.");
 }
 
 }  // namespace poet

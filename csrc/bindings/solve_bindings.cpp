@@ -11,6 +11,7 @@
 #include "device/retarget.h"
 #include "graph/accounting.h"
 #include "graph/op_class.h"
+#include "graph/slicing.h"
 #include "methods/method.h"
 #include "planner/planner.h"
 #include "schedule/simulator.h"
@@ -232,6 +233,16 @@ void bindPasses(py::module_& m) {
         return pass([&] { return activationsOnly(*graph); });
       },
       py::arg("graph"), "The step in which activations and workspaces alone have bytes.");
+  m.def(
+      "slice_optimizer",
+      [](const std::shared_ptr<Graph>& graph, int64_t threshold_bytes, int64_t most_bytes) {
+        return pass([&] {
+          return sliceOptimizer(*graph,
+                                {.threshold_bytes = threshold_bytes, .most_bytes = most_bytes});
+        });
+      },
+      py::arg("graph"), py::arg("threshold_bytes"), py::arg("most_bytes"),
+      "The step in which the optimizer's elementwise ops run slice by slice.");
   m.def(
       "op_class", [](const std::string& name) { return std::string(toString(opClassOf(name))); },
       py::arg("name"), "\"convolution\", \"matmul\" or \"elementwise\".");

@@ -30,6 +30,15 @@ enum class ValueKind : uint8_t {
 POET_API std::string_view toString(Phase);
 POET_API std::string_view toString(ValueKind);
 
+// Where an op or a value of a sliced graph comes from (graph/slicing.h).
+struct Slice {
+  int64_t of = -1;    // op or value of the graph that was sliced; -1: this is no sliced graph
+  int32_t index = 0;  // which slice, of ...
+  int32_t count = 1;  // ... how many; 1: it is whole
+
+  friend bool operator==(const Slice&, const Slice&) = default;
+};
+
 // One ATen operator call below autograd.
 struct Op {
   std::string name;  // "aten::convolution", with ".overload" where there is one
@@ -49,6 +58,7 @@ struct Op {
   bool reads_no_data = false;  // empty_like and kin: only the shape of the inputs matters
   bool random = false;     // draws from a generator; a replay restores the generator's state first
   bool replayable = true;  // may run again with the same results and no visible side effect
+  Slice slice = {};
 
   friend bool operator==(const Op&, const Op&) = default;
 };
@@ -65,6 +75,7 @@ struct Value {
       true;  // its memory belongs to the framework's allocator and may be released and put back
   std::string dtype;           // "float32"; empty where unknown. For people only.
   std::vector<int64_t> shape;  // of the first tensor seen on it. For people only.
+  Slice slice = {};
 
   friend bool operator==(const Value&, const Value&) = default;
 };

@@ -24,6 +24,10 @@ void putIds(OrderedJson* object, const char* key, const std::vector<IdType>& ids
   for (IdType id : ids) list.push_back(id.index);
 }
 
+void putSlice(OrderedJson* object, const Slice& slice) {
+  if (slice != Slice()) (*object)["slice"] = {slice.of, slice.index, slice.count};
+}
+
 OrderedJson toJson(const Op& op) {
   const Op none;
   OrderedJson object = {{"name", op.name}};
@@ -39,6 +43,7 @@ OrderedJson toJson(const Op& op) {
   if (op.reads_no_data) object["reads_no_data"] = true;
   if (op.random) object["random"] = true;
   if (!op.replayable) object["replayable"] = false;
+  putSlice(&object, op.slice);
   return object;
 }
 
@@ -51,6 +56,7 @@ OrderedJson toJson(const Value& value) {
   if (!value.evictable) object["evictable"] = false;
   if (!value.dtype.empty()) object["dtype"] = value.dtype;
   if (!value.shape.empty()) object["shape"] = value.shape;
+  putSlice(&object, value.slice);
   return object;
 }
 
@@ -81,6 +87,22 @@ Enum parseEnum(const std::string& name, const std::array<Enum, kCount>& known,
       detail::message(where, ": expected one of ", names, ", got \"", name.substr(0, 40), "\""));
 }
 
+Slice readSlice(ObjectReader& in) {
+  const Json* list = in.find("slice");
+  if (list == nullptr) return {};
+  const std::string where = in.path("slice");
+  const Json::array_t& numbers = json::asList(*list, where);
+  POET_CHECK_AS(FormatError, numbers.size() == 3, where,
+                ": expected what it is a slice of, which one, and of how many; got ",
+                numbers.size(), " numbers");
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  Slice slice;
+  slice.of = json::asInteger(numbers[0], where, 0, kMost);
+  slice.count = static_cast<int32_t>(json::asInteger(numbers[2], where, 1, kMost));
+  slice.index = static_cast<int32_t>(json::asInteger(numbers[1], where, 0, slice.count - 1));
+  return slice;
+}
+
 Op readOp(const Json& json, size_t index, int64_t num_values) {
   ObjectReader in(json, detail::message("graph: ops[", index, "]"));
   Op op;
@@ -100,6 +122,7 @@ Op readOp(const Json& json, size_t index, int64_t num_values) {
   op.reads_no_data = in.flagOr("reads_no_data", op.reads_no_data);
   op.random = in.flagOr("random", op.random);
   op.replayable = in.flagOr("replayable", op.replayable);
+  op.slice = readSlice(in);
   in.finish();
   return op;
 }
@@ -123,6 +146,7 @@ Value readValue(const Json& json, size_t index, int64_t num_ops) {
       value.shape.push_back(json::asInteger(size, where, 0, std::numeric_limits<int64_t>::max()));
     }
   }
+  value.slice = readSlice(in);
   in.finish();
   return value;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace poet {
 namespace {
@@ -20,6 +21,12 @@ constexpr std::array<std::string_view, 13> kMatmuls = {"mm",
                                                        "_addmm_activation",
                                                        "LinearLayer",
                                                        "GradientLinearLayer"};
+
+constexpr std::string_view kPointwise[] = {
+    "abs",  "add",    "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "copy",
+    "div",  "exp",    "fill",    "lerp",    "log",   "maximum",   "minimum",   "mul",
+    "neg",  "pow",    "relu",    "rsqrt",   "rsub",  "sgn",       "sigmoid",   "sign",
+    "sqrt", "square", "sub",     "tanh",    "zero",  "reciprocal"};
 
 bool contains(std::string_view name, std::string_view part) {
   return name.find(part) != std::string_view::npos;
@@ -54,6 +61,12 @@ OpClass opClassOf(std::string_view name) {
   if (std::find(kMatmuls.begin(), kMatmuls.end(), base) != kMatmuls.end()) return OpClass::kMatmul;
   if (contains(base, "scaled_dot_product") || contains(base, "rnn_layer")) return OpClass::kMatmul;
   return OpClass::kElementwise;
+}
+
+bool isPointwise(std::string_view name) {
+  std::string_view base = baseName(name);
+  if (base.ends_with('_')) base.remove_suffix(1);
+  return std::find(std::begin(kPointwise), std::end(kPointwise), base) != std::end(kPointwise);
 }
 
 }  // namespace poet

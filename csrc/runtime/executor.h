@@ -73,6 +73,7 @@ class Executor {
   void touchStorage(c10::StorageImpl* storage);
   // Its memory is handed out for good: never evicted again.
   void noteHandedOut(const StorageHold& storage) { residency_.handedOut().add(storage); }
+  bool isHandedOut(c10::StorageImpl* storage) { return residency_.handedOut().has(storage); }
 
   size_t done() const { return k_; }
   const CompiledPlan& plan() const { return *plan_; }

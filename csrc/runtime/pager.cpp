@@ -90,6 +90,21 @@ bool Pager::settle(ValueId v) {
   return true;
 }
 
+PageCopy Pager::store(c10::StorageImpl& storage, uint64_t content_hash) {
+  PageCopy copy = {-1, static_cast<int64_t>(storage.nbytes()), content_hash};
+  if (queue_ == nullptr || failures_in_a_row_ >= kFailuresAllowed) return copy;
+  try {
+    copy.slot = queue_->wait(queue_->write(dataOf(storage), copy.bytes));
+  } catch (const std::exception& error) {
+    ++counters_.failed_page_outs;
+    noteFailure(error.what());
+    return copy;
+  }
+  failures_in_a_row_ = 0;
+  counters_.paged_out_bytes += copy.bytes;
+  return copy;
+}
+
 void Pager::noteFailure(const std::string& what) {
   ++failures_in_a_row_;
   counters_.trouble = what;

@@ -110,6 +110,9 @@ class Pager {
   // The value has died in the meantime: nobody waits for it, unless that is why it is read.
   void letDie(ValueId v);
 
+  // Copies the storage's data to the store and waits for it: between steps. Invalid where the store
+  // failed, or nothing is paged any more.
+  PageCopy store(c10::StorageImpl& storage, uint64_t content_hash);
   // The bytes of a copy in fresh memory. Throws StoreError, and what the allocator throws; the copy
   // stays.
   StorageHold read(const PageCopy& copy);

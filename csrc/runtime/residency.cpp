@@ -30,6 +30,12 @@ void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
   storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
 }
 
+void giveUp(c10::StorageImpl& storage) {
+  storage.set_data_ptr_noswap(
+      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+}
+
 void Residency::begin(const Graph& graph) {
   clear();
   entries_.resize(graph.values().size());
@@ -89,9 +95,7 @@ bool Residency::evict(ValueId v) {
     return true;
   }
   if (entry.pinned || !AllocatorTap::mayRelease(*storage)) return false;
-  storage->set_data_ptr_noswap(
-      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+  giveUp(*storage);
   entry.resident = false;
   entry.away = true;
   away_.push_back(v);

@@ -66,6 +66,12 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   // Moves out now what the next step's plan has away between steps, rather than at that step's
   // start. On the thread that runs the steps, while none runs; no effect otherwise.
   void moveOut();
+  // Moves out, for the time until something touches it or the next step begins, whatever the step's
+  // variants know from before it and that may be released: parameters, buffers, optimizer state,
+  // old gradients, and the gradients of those of `leaves` that the step uses. Returns the bytes
+  // that this released; 0 where there is no store. On the thread that runs the steps. Throws Error
+  // while a step runs, and StoreError where the store has no room: nothing has changed then.
+  int64_t pause(const std::vector<at::Tensor>& leaves);
   // Brings back what is away between the steps. Throws what reading the store throws.
   void bringBack();
 
@@ -106,8 +112,12 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;
   void beginFollowing(const Variant& variant);
   void noteStorages();
+  void openStore();
   void prepareStore(const CompiledPlan& plan);
   void watchWhatIsAway();
+
+  // session_pause.cpp
+  std::vector<StorageHold> pausable(const std::vector<at::Tensor>& leaves);
 
   std::mutex mutex_;
   std::atomic<Mode> mode_ =

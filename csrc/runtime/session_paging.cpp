@@ -32,12 +32,16 @@ void Session::setStore(std::shared_ptr<PageStore> store) {
   pages_ = true;
 }
 
-void Session::prepareStore(const CompiledPlan& plan) {
-  if (!plan.pages()) return;
+void Session::openStore() {
   Pager& pager = executor_.pager();
   if (!pager.hasStore())
     pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
-  pager.reserve(plan.storedBytes());
+}
+
+void Session::prepareStore(const CompiledPlan& plan) {
+  if (!plan.pages()) return;
+  openStore();
+  executor_.pager().reserve(plan.storedBytes());
   pages_ = true;
 }
 

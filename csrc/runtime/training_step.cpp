@@ -103,6 +103,21 @@ class TrainingStep::Impl {
 
   void bringBack() { session_->bringBack(); }
 
+  int64_t pause() {
+    std::vector<at::Tensor> leaves;
+    for (const torch::nn::Module* model : models) {
+      for (const at::Tensor& t : model->parameters()) leaves.push_back(t);
+    }
+    for (const torch::optim::Optimizer* optimizer : optimizers) {
+      for (const auto& group : optimizer->param_groups())
+        leaves.insert(leaves.end(), group.params().begin(), group.params().end());
+    }
+    for (const auto& weak : tensors) {
+      if (auto strong = weak.lock()) leaves.emplace_back(std::move(strong));
+    }
+    return session_->pause(leaves);
+  }
+
   std::shared_ptr<const Graph> graph() {
     return last_variant_ < 0 ? nullptr : session_->graphOf(last_variant_);
   }
@@ -259,6 +274,7 @@ bool TrainingStep::waitForPlan(std::optional<std::chrono::milliseconds> timeout)
 std::shared_ptr<const Graph> TrainingStep::graph() const { return impl_->graph(); }
 std::shared_ptr<const Schedule> TrainingStep::schedule() const { return impl_->schedule(); }
 StepStats TrainingStep::stats() const { return impl_->stats(); }
+int64_t TrainingStep::pause() { return impl_->pause(); }
 void TrainingStep::bringBack() { impl_->bringBack(); }
 void TrainingStep::close() { impl_->close(); }
 

@@ -124,6 +124,10 @@ class POET_API TrainingStep {
   std::shared_ptr<const Schedule> schedule() const;
   StepStats stats() const;
 
+  // Moves parameters, gradients and optimizer state to the store until something touches them or
+  // the next call: what keepCounted() names. Returns the bytes that this released; 0 without
+  // paging. Throws as bringBack(), and Error while a step runs.
+  int64_t pause();
   // Brings back what is away between steps. Throws StoreError where a value cannot be read back; it
   // is still in the store.
   void bringBack();

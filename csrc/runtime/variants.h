@@ -63,6 +63,7 @@ class VariantSet {
   void setUnplannable(int id);
   Variant* find(int id);
   size_t size() const { return variants_.size(); }
+  const std::map<int, Variant>& all() const { return variants_; }
 
  private:
   void shareRecordFlags(CompiledPlan& plan);

@@ -43,7 +43,9 @@ enum Flag : uint64_t {
   kLeastBudget = 1 << 16,
   kLeastOp = 1 << 17,
   kMessage = 1 << 18,
-  kAllFlags = (1 << 19) - 1,
+  kEnergyBudget = 1 << 19,
+  kLeastEnergy = 1 << 20,
+  kAllFlags = (1 << 21) - 1,
 };
 
 constexpr uint64_t kScope = kScopeAll | kScopeCandidates;
@@ -80,6 +82,8 @@ uint64_t flagsOf(const Schedule& s) {
   set(kLeastBudget, s.least_ram_budget.has_value());
   set(kLeastOp, s.least_ram_op.valid());
   set(kMessage, !s.message.empty());
+  set(kEnergyBudget, s.energy_budget_joules.has_value());
+  set(kLeastEnergy, s.least_energy_joules.has_value());
   return flags;
 }
 
@@ -106,6 +110,8 @@ void writeHead(const Schedule& s, Writer& out) {
   if ((flags & kLeastBudget) != 0) out.count(*s.least_ram_budget, "least_ram_budget");
   if ((flags & kLeastOp) != 0) out.count(s.least_ram_op.index, "least_ram_op");
   if ((flags & kMessage) != 0) out.text(s.message);
+  if ((flags & kEnergyBudget) != 0) out.number(*s.energy_budget_joules, "energy_budget_joules");
+  if ((flags & kLeastEnergy) != 0) out.number(*s.least_energy_joules, "least_energy_joules");
 }
 
 void readFigures(Reader& in, Schedule& s) {
@@ -157,6 +163,8 @@ Schedule readHead(Reader& in, const Graph& graph) {
   if ((flags & kLeastBudget) != 0) s.least_ram_budget = in.count("least_ram_budget", kMost);
   if ((flags & kLeastOp) != 0) s.least_ram_op = OpId(in.count("least_ram_op", s.num_ops));
   if ((flags & kMessage) != 0) s.message = in.text("message");
+  if ((flags & kEnergyBudget) != 0) s.energy_budget_joules = in.number("energy_budget_joules");
+  if ((flags & kLeastEnergy) != 0) s.least_energy_joules = in.number("least_energy_joules");
   return s;
 }
 

@@ -263,11 +263,12 @@ RewrittenNode& GraphRewriter::add(NodeKind kind, OpId op) {
   if (graph_.numOps() > 0)
     added.phase = graph_.op(OpId(std::min(added.at, graph_.numOps() - 1))).phase;
   added.name = op.valid() ? graph_.op(op).name : std::string(toString(kind));
+  if (op.valid()) added.slice = graph_.op(op).slice;
   return added;
 }
 
 int32_t GraphRewriter::addCopy(ValueId v, bool in_store, int32_t version) {
-  out_.copies_.push_back({v, graph_.value(v).bytes, in_store, -1});
+  out_.copies_.push_back({v, graph_.value(v).bytes, graph_.value(v).slice, in_store, -1});
   states_.push_back({version, -1, {}});
   return static_cast<int32_t>(out_.copies_.size()) - 1;
 }

@@ -40,6 +40,7 @@ struct RewrittenNode {
   int64_t at = 0;               // ops that have run first by now: op k itself has k
   Phase phase = Phase::kOther;  // of op `at`; at the end of the step, of the last op
   std::string name;             // of the op; of other kinds what toString(kind) says
+  Slice slice;                  // of the op
   bool planned = true;      // kFree: by the schedule; not: a natural death, the second copy that a
                             // recompute made of what was in memory still, or retained to the end
   std::vector<Use> reads;   // data, by the values' indices; views and shapes are not data
@@ -52,6 +53,7 @@ struct RewrittenNode {
 struct RewrittenCopy {
   ValueId value;
   int64_t bytes = 0;
+  Slice slice = {};  // of the value
   bool in_store = false;
   int32_t from = -1;  // node that makes it; -1: it was there before the step
 };

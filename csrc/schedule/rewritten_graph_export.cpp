@@ -25,11 +25,18 @@ std::string dump(const OrderedJson& json) {
 
 OrderedJson orNull(int64_t index) { return index < 0 ? OrderedJson() : OrderedJson(index); }
 
+void putSlice(OrderedJson& object, const Slice& slice) {
+  if (slice != Slice())
+    object["slice"] = {{"of", slice.of}, {"index", slice.index}, {"count", slice.count}};
+}
+
 OrderedJson entryToJson(const RewrittenCopy& copy) {
-  return {{"value", copy.value.index},
-          {"bytes", copy.bytes},
-          {"in", copy.in_store ? "store" : "memory"},
-          {"from", orNull(copy.from)}};
+  OrderedJson object = {{"value", copy.value.index},
+                        {"bytes", copy.bytes},
+                        {"in", copy.in_store ? "store" : "memory"},
+                        {"from", orNull(copy.from)}};
+  putSlice(object, copy.slice);
+  return object;
 }
 
 OrderedJson readToJson(const Use& use) {
@@ -41,6 +48,7 @@ OrderedJson entryToJson(const RewrittenNode& node) {
   if (node.op.valid()) {
     object["op"] = node.op.index;
     object["name"] = node.name;
+    putSlice(object, node.slice);
   }
   object["at"] = node.at;
   object["phase"] = toString(node.phase);
@@ -156,10 +164,15 @@ class DotWriter {
                              "    color=\"#cccccc\";\n", lines, "  }\n");
   }
 
+  static std::string sliceLabel(const Slice& slice) {
+    if (slice.count == 1) return "";
+    return detail::message(" [", slice.index + 1, " of ", slice.count, "]");
+  }
+
   std::string labelOf(const RewrittenNode& each) const {
     if (each.op.valid())
       return detail::message(each.kind == NodeKind::kRecompute ? "again " : "", each.op.index, ": ",
-                             each.name);
+                             each.name, sliceLabel(each.slice));
     const int32_t moved = each.kind == NodeKind::kFree ? each.frees : each.reads.front().copy;
     return detail::message(each.name, " ", copy(moved).value.index, " (", sizeOf(copy(moved).bytes),
                            ")");

@@ -94,6 +94,7 @@ struct POET_API Schedule {
   Objective objective = Objective::kEnergy;
   std::optional<int64_t> ram_budget_bytes;
   std::optional<double> runtime_budget_seconds;
+  std::optional<double> energy_budget_joules;  // of the step (schedule/energy_budget.h)
 
   // The plan. Empty unless status is kOptimal or kFeasible; then before has num_ops + 1 entries and
   // after num_ops.
@@ -122,7 +123,9 @@ struct POET_API Schedule {
   // it.
   std::optional<int64_t> least_ram_budget;
   OpId least_ram_op;
-  std::string message;  // one sentence for the user: why infeasible, why no plan
+  // Where no plan keeps the energy budget: the joules of the best one that was found.
+  std::optional<double> least_energy_joules;
+  std::string message;  // for the user: why infeasible, why no plan, what a budget came from
 
   bool hasPlan() const { return status == Status::kOptimal || status == Status::kFeasible; }
   double objectiveValue() const;  // of the plan, in the objective's unit

@@ -71,6 +71,7 @@ std::string headToJson(const Schedule& schedule) {
   out.put("objective", toString(schedule.objective));
   out.putIfAny("ram_budget_bytes", schedule.ram_budget_bytes);
   out.putIfAny("runtime_budget_seconds", schedule.runtime_budget_seconds);
+  out.putIfAny("energy_budget_joules", schedule.energy_budget_joules);
   out.put("peak_bytes", schedule.peak_bytes);
   out.put("peak_op", schedule.peak_op.index);
   out.putNumber("makespan_seconds", schedule.makespan_seconds);
@@ -83,6 +84,7 @@ std::string headToJson(const Schedule& schedule) {
   out.putNumber("solve_seconds", schedule.solve_seconds);
   out.putIfAny("least_ram_budget", schedule.least_ram_budget);
   out.put("least_ram_op", schedule.least_ram_op.index);
+  out.putIfAny("least_energy_joules", schedule.least_energy_joules);
   out.put("message", schedule.message);
   if (!schedule.history.empty()) {
     OrderedJson points = OrderedJson::array();
@@ -255,6 +257,7 @@ Schedule readHead(ObjectReader& in) {
                 in.path("objective"));
   s.ram_budget_bytes = bytesIfAny(in, "ram_budget_bytes");
   s.runtime_budget_seconds = numberIfAny(in, "runtime_budget_seconds");
+  s.energy_budget_joules = numberIfAny(in, "energy_budget_joules");
   s.peak_bytes = in.integer("peak_bytes", 0);
   s.peak_op = OpId(in.integer("peak_op", -1, s.num_ops));
   s.makespan_seconds = nonNegative(in, "makespan_seconds");
@@ -267,6 +270,7 @@ Schedule readHead(ObjectReader& in) {
   s.solve_seconds = nonNegative(in, "solve_seconds");
   s.least_ram_budget = bytesIfAny(in, "least_ram_budget");
   s.least_ram_op = OpId(in.integer("least_ram_op", -1, s.num_ops));
+  s.least_energy_joules = numberIfAny(in, "least_energy_joules");
   s.message = in.text("message");
   if (in.find("history") != nullptr) {
     const Json::array_t& points = json::asList(in.require("history"), in.path("history"));

@@ -24,6 +24,7 @@ from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
 from poet._presets import preset_names
+from poet._profile import HostProfile, profile
 from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
@@ -45,6 +46,7 @@ __all__ = [
     "DeviceProfile",
     "FormatError",
     "Graph",
+    "HostProfile",
     "Measurement",
     "Method",
     "MethodTable",
@@ -78,6 +80,7 @@ __all__ = [
     "methods",
     "pareto",
     "preset_names",
+    "profile",
     "simulate",
     "solve",
     "trace",

@@ -22,6 +22,11 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
     least = schedule.least_ram_budget
     if least is not None:
         found.append(f"give it {format_bytes(least)} ({least} bytes) or more")
+    if schedule.least_energy_joules is not None:
+        found.append(
+            f"give it a battery of {schedule.least_energy_joules:.6g} J a step or more, or train "
+            "for fewer steps"
+        )
     if schedule.runtime_budget_seconds is not None:
         found.append("give it more time, or no deadline")
     device = schedule.device

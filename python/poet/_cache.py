@@ -27,7 +27,7 @@ from poet._errors import ArgumentError, CacheWarning
 # stranger had written it.
 _VERSION = 1
 _MAGIC = b"poet-cache"
-_KINDS = ("trace", "plan", "store")
+_KINDS = ("trace", "plan", "store", "profile")
 _NAME = re.compile(rf"(?:{'|'.join(_KINDS)})-[0-9a-f]{{40}}\.poet")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{16}\.poet")
 _HEADER_BYTES = 128

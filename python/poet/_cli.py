@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from poet import _C, _cli_doctor, _cli_show, _cli_solve
+from poet import _C, _cli_doctor, _cli_profile, _cli_show, _cli_solve
 from poet._cli_common import EXIT_CODES, Commands, ExitCode
 from poet._errors import ArgumentError, FormatError, PoetError
 
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _cli_solve.add_commands(commands)
     _cli_show.add_commands(commands)
+    _cli_profile.add_commands(commands)
     _cli_doctor.add_commands(commands)
     return parser
 

@@ -135,6 +135,28 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
     group.add_argument("--cache-dir", metavar="DIR", help="folder of the cache")
 
 
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    """The words for constraints on the whole training."""
+    group = parser.add_argument_group("the whole training")
+    group.add_argument(
+        "--deadline",
+        metavar="TIME",
+        help='for all of it: seconds, 8h, 90min, "1h 30min", or when it ends: 2026-12-24T18:00',
+    )
+    group.add_argument("--battery-joules", type=float, metavar="J", help="energy for all of it")
+    group.add_argument("--steps", type=int, metavar="N", help="how many steps it has")
+    group.add_argument(
+        "--epochs", type=int, metavar="N", help="in place of --steps, with --steps-per-epoch"
+    )
+    group.add_argument("--steps-per-epoch", type=int, metavar="N", help="see there")
+
+
+def training_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `poet.solve` that those stand for."""
+    names = ("deadline", "battery_joules", "steps", "epochs", "steps_per_epoch")
+    return {name: getattr(options, name) for name in names}
+
+
 def solve_options(options: argparse.Namespace) -> dict[str, Any]:
     """The keywords of `poet.solve` and `poet.pareto` that the shared words stand for."""
     paging = True if options.paging else (False if options.no_paging else None)
@@ -176,6 +198,7 @@ _ATTRIBUTES = (
     "objective",
     "ram_budget",
     "runtime_budget_seconds",
+    "energy_budget_joules",
     "peak_bytes",
     "peak_op",
     "makespan_seconds",
@@ -185,6 +208,7 @@ _ATTRIBUTES = (
     "bound_scope",
     "least_ram_budget",
     "least_ram_op",
+    "least_energy_joules",
     "message",
     "advice",
     "solve_seconds",
@@ -265,6 +289,7 @@ __all__ = [
     "ExitCode",
     "add_model_arguments",
     "add_solve_arguments",
+    "add_training_arguments",
     "as_record",
     "exit_code",
     "load_device_of",
@@ -273,4 +298,5 @@ __all__ = [
     "print_json",
     "save_all",
     "solve_options",
+    "training_options",
 ]

@@ -14,22 +14,26 @@ from poet._cli_common import (
     add_command,
     add_model_arguments,
     add_solve_arguments,
+    add_training_arguments,
     as_record,
     exit_code,
     print_json,
     save_all,
     solve_options,
+    training_options,
 )
 from poet._compare import DEFAULT_BUDGETS, compare
 from poet._enums import Status
 from poet._models import ModelRequest
 from poet._pareto import pareto
+from poet._progress import recording_bar
 from poet._solve import choose_device, on_device, solve
 
 _SOLVE_EXAMPLES = """\
 examples:
   poet solve --model resnet18_cifar --platform m4 --ram-budget 737719 --runtime-budget 1.5
   poet solve --model resnet18_cifar --platform a72 --graph paper --ram-budget 3000000
+  poet solve --model mobilenet_v2 --platform phone --deadline 8h --epochs 3 --steps-per-epoch 500
   poet solve --model bert --ram-budget 60% --out plan.json --plot plan.png
   poet solve --model step.graph.json --platform phone --ram-budget 512MiB --json
 
@@ -68,6 +72,7 @@ def _add_solve(commands: Commands) -> None:
     parser = add_command(commands, "solve", "plan a training step inside budgets", _SOLVE_EXAMPLES)
     add_model_arguments(parser)
     add_solve_arguments(parser, seconds=60)
+    add_training_arguments(parser)
     parser.add_argument(
         "--ram-budget",
         metavar="SIZE",
@@ -75,6 +80,11 @@ def _add_solve(commands: Commands) -> None:
     )
     parser.add_argument(
         "--method", default="poet", metavar="NAME", help="what plans (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--no-slices",
+        action="store_true",
+        help="never run the optimizer's elementwise ops slice by slice",
     )
     parser.add_argument(
         "--accounting",
@@ -98,7 +108,9 @@ def _run_solve(options: argparse.Namespace) -> int:
         ram_budget=options.ram_budget,
         method=options.method,
         verbose=_shows_progress(options),
+        slices=not options.no_slices,
         **solve_options(options),
+        **training_options(options),
     )
     if options.out:
         save_all(schedule, options.out)
@@ -114,7 +126,7 @@ def _run_solve(options: argparse.Namespace) -> int:
 
 
 def _run_original(options: argparse.Namespace) -> int:
-    words = solve_options(options)
+    words = solve_options(options) | training_options(options)
     found: Any = solve(ram_budget=options.ram_budget, accounting="original", **words)
     record = {key: str(v) if key == "status" else v for key, v in vars(found).items()}
     if options.json:
@@ -138,6 +150,7 @@ def _add_trace(commands: Commands) -> None:
     parser.add_argument("--out", metavar="FILE", help="write the graph")
     parser.add_argument("--cache-dir", metavar="DIR", help="folder of the cache")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_run_trace)
 
 
@@ -154,9 +167,9 @@ def _request(options: argparse.Namespace) -> ModelRequest:
 def _run_trace(options: argparse.Namespace) -> int:
     request = _request(options)
     device = choose_device(options.platform, None, request.paper)
-    graph = on_device(
-        request.graph(open_cache(options.cache_dir or True)), device, None, request.paper
-    )
+    with recording_bar(shown=_shows_progress(options)):
+        recorded = request.graph(open_cache(options.cache_dir or True))
+    graph = on_device(recorded, device, None, request.paper)
     if options.out:
         graph.save(options.out)
     record = {
@@ -189,11 +202,17 @@ def _add_pareto(commands: Commands) -> None:
     group.add_argument("--budgets", nargs="+", metavar="SIZE", help="in place of --points")
     parser.add_argument("--plot", metavar="FILE", help="draw the curve")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_run_pareto)
 
 
 def _run_pareto(options: argparse.Namespace) -> int:
-    curve = pareto(budgets=options.budgets, points=options.points, **solve_options(options))
+    curve = pareto(
+        budgets=options.budgets,
+        points=options.points,
+        verbose=_shows_progress(options),
+        **solve_options(options),
+    )
     planned = [schedule for schedule in curve if schedule.has_plan]
     if options.plot and planned:
         from poet._plot import plot_pareto  # noqa: PLC0415  matplotlib is optional

@@ -277,7 +277,7 @@ def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) ->
         energy_joules=schedule.energy_joules,
         recomputed_ops=sum(len(action.ops) for action in schedule.actions),
         page_ins=schedule.page_ins,
-        plan_bytes=len(schedule.to_bytes(graph)),
+        plan_bytes=len(schedule.to_bytes()),
     )
 
 

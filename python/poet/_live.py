@@ -76,6 +76,13 @@ def existing_tensors() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return found, gradients
 
 
+def leaves_with_gradients() -> list[torch.Tensor]:
+    """The leaf tensors that Python holds and that have gradients."""
+    found, _ = existing_tensors()
+    with torch._C.DisableTorchFunctionSubclass():
+        return [t for t in found if t.is_leaf and t.grad is not None]
+
+
 def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
     """The tensors in (nested) arguments of a step."""
     if isinstance(things, torch.Tensor):

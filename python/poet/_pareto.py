@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from poet import _C
 from poet._budgets import (
     ByteBudget,
-    TimeBudget,
     parse_bytes,
     positive_number,
     whole_number,
@@ -18,11 +18,14 @@ from poet._budgets import (
 from poet._cache import open_cache
 from poet._errors import ArgumentError
 from poet._models import ModelRequest, is_paper
+from poet._progress import RoundsBar
 from poet._solve import choose_device, on_device, solve
 
 _LEAST_SHARE = 0.2  # of the time, for the least budget where none is given
 _FIRST_PASS_SHARE = 0.6  # of the rest
 _MOST_POINTS = 1000
+_OF_THE_MODEL = ("inputs", "loss", "optimizer", "trainable", "batch_size")
+_OF_EACH_POINT = {"ram_budget", "starts", "slices", "on_progress", "accounting"}
 
 
 def pareto(
@@ -32,22 +35,10 @@ def pareto(
     budgets: Sequence[ByteBudget] | None = None,
     points: int = 8,
     platform: str | os.PathLike[str] = "host",
-    runtime_budget: TimeBudget | None = None,
     minimize: str = "energy",
-    recompute: bool = True,
-    paging: bool | None = None,
-    page_dir: str | os.PathLike[str] | None = None,
     time_limit_s: float = 60,
-    solve_threads: int = 1,
-    solver: str = "auto",
-    batch_size: int | None = None,
-    inputs: object = None,
-    loss: Callable[[Any], Any] | None = None,
-    optimizer: object = None,
-    trainable: object = None,
-    count: str | None = None,
-    cost_model: str | None = None,
-    cache_dir: str | os.PathLike[str] | bool | None = True,
+    verbose: bool = False,
+    **options: Any,
 ) -> tuple[_C.Schedule, ...]:
     """The trade-off curve: the best schedule for each of several memory budgets.
 
@@ -61,22 +52,11 @@ def pareto(
             even steps from the least that a search finds to the peak of the plain step.
         points: number of budgets where none are given, from 2 on.
         platform: as for `poet.solve`.
-        runtime_budget: likewise; holds for every point.
         minimize: "energy" or "time".
-        recompute: as for `poet.solve`.
-        paging: likewise.
-        page_dir: likewise.
         time_limit_s: seconds that the whole curve may take.
-        solve_threads: as for `poet.solve`.
-        solver: likewise.
-        batch_size: likewise, and so are inputs, loss, optimizer, trainable, count and cost_model.
-        inputs: see there.
-        loss: see there.
-        optimizer: see there.
-        trainable: see there.
-        count: see there.
-        cost_model: see there.
-        cache_dir: as for `poet.solve`.
+        verbose: shows a progress bar.
+        **options: further arguments of `poet.solve`, which hold for every point (batch_size,
+            inputs, runtime_budget, paging, solver ...).
 
     Returns:
         A schedule for each distinct budget, in ascending order of budgets. Those that cannot be met
@@ -89,12 +69,17 @@ def pareto(
     """
     begin = time.monotonic()
     limit = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
-    request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
-    device = choose_device(platform, cost_model, request.paper)
-    recorded = request.graph_or(graph, open_cache(cache_dir))
-    recorded = on_device(recorded, device, count, request.paper)
+    _check_options(options)
+    request = ModelRequest(
+        model,
+        **{name: options.pop(name) for name in _OF_THE_MODEL if name in options},
+        paper=is_paper(graph),
+    )
     if request.paper:
-        count, cost_model = count or "activations", cost_model or "paper"
+        options = {"count": "activations", "cost_model": "paper"} | options
+    device = choose_device(platform, options.get("cost_model"), request.paper)
+    recorded = request.graph_or(graph, open_cache(options.get("cache_dir", True)))
+    recorded = on_device(recorded, device, options.get("count"), request.paper)
     if minimize == "memory":
         raise ArgumentError(
             'minimize: expected "energy" or "time": a curve of budgets shows what less memory '
@@ -106,18 +91,11 @@ def pareto(
             graph=recorded,
             platform=platform,
             ram_budget=budget,
-            runtime_budget=runtime_budget,
             minimize=minimize,
-            recompute=recompute,
-            paging=paging,
-            page_dir=page_dir,
             time_limit_s=max(seconds, 0.1),
-            solve_threads=solve_threads,
-            solver=solver,
-            count=count,
-            cost_model=cost_model,
-            cache_dir=cache_dir,
+            slices=False,  # one graph for the whole curve
             starts=[start for start in starts if start.has_plan],
+            **options,
         )
 
     if budgets is None:
@@ -140,17 +118,29 @@ def pareto(
     asked = list(dict.fromkeys(budgets))
     asked.sort(key=lambda budget: _bytes(budget, recorded), reverse=True)
     first = _FIRST_PASS_SHARE * left() / len(asked)
-    for budget in asked:
-        above = list(curve.values())[-1:]
-        schedule = best(budget, first, above)
-        curve[_bytes(budget, recorded)] = schedule
-    # Upwards: a plan for less memory is one for more.
-    ascending = sorted(curve)
-    for k, budget_bytes in enumerate(ascending):
-        near = [curve[ascending[i]] for i in (k, k - 1, k + 1) if 0 <= i < len(ascending)]
-        seconds = left() / (len(ascending) - k)
-        curve[budget_bytes] = best(budget_bytes, seconds, near)
+    with RoundsBar(2 * len(asked), "poet: solving", shown=verbose) as bar:
+        for budget in asked:
+            above = list(curve.values())[-1:]
+            curve[_bytes(budget, recorded)] = best(budget, first, above)
+            bar.advance()
+        # Upwards: a plan for less memory is one for more.
+        ascending = sorted(curve)
+        for k, budget_bytes in enumerate(ascending):
+            near = [curve[ascending[i]] for i in (k, k - 1, k + 1) if 0 <= i < len(ascending)]
+            seconds = left() / (len(ascending) - k)
+            curve[budget_bytes] = best(budget_bytes, seconds, near)
+            bar.advance()
     return tuple(curve[budget_bytes] for budget_bytes in ascending)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    known = set(inspect.signature(solve).parameters) - _OF_EACH_POINT
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ArgumentError(
+            f"{unknown[0]}: expected an argument of poet.solve that holds for every point of the "
+            f"curve; known are {', '.join(sorted(known))}."
+        )
 
 
 def _bytes(budget: ByteBudget, graph: _C.Graph) -> int:

@@ -13,13 +13,14 @@ from poet._budgets import (
     TimeBudget,
     format_bytes,
     format_seconds,
-    parse_runtime,
 )
 from poet._cache import Cache
+from poet._constraints import NO_SHARE, StepShare
 from poet._enums import Status
 from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeError, StoreWarning
 from poet._memory import release_free_memory
-from poet._plans import PlanCache, PlanRequest, budget_bytes
+from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
+from poet._profile import with_known_watts
 from poet._solve import solve_on
 from poet._store import StoreSpeed, known_speed, store_speed
 from poet._store_watch import StoreWatch
@@ -41,6 +42,7 @@ class PlanningOptions:
         cache: what lasts between runs; None: nothing.
         time_limit_s: seconds that solving may take.
         method: what plans.
+        share: what constraints on the whole training leave for a step.
     """
 
     platform: str
@@ -52,6 +54,7 @@ class PlanningOptions:
     cache: Cache | None
     time_limit_s: float
     method: str = "poet"
+    share: StepShare = NO_SHARE
 
 
 class StepPlanner:
@@ -73,7 +76,7 @@ class StepPlanner:
         self._options = options
         self._say = say
         self._cached = None if options.cache is None else PlanCache(options.cache)
-        self._device = _C.DeviceProfile.by_name(options.platform)
+        self._device = self._plain_device()
         self._page_folder = options.page_folder
         self._speed: StoreSpeed | None = None
         self._measured_device = self._device  # with the store as it was measured alone
@@ -123,7 +126,7 @@ class StepPlanner:
             f"{format_bytes(int(self._speed.write_rate))}: planning again"
         )
         self._speed = seen
-        self._device = seen.on(_C.DeviceProfile.by_name(self._options.platform))
+        self._device = seen.on(self._plain_device())
         self._again.add(variant)
         return True
 
@@ -166,7 +169,10 @@ class StepPlanner:
         peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, peak)
         schedule = self._cached.find(graph, request, budget)
-        if schedule is None or not self._put_in_force(variant, schedule):
+        if schedule is None:
+            return False
+        schedule = self._options.share.hold(schedule)
+        if not schedule.has_plan or not self._put_in_force(variant, schedule):
             return False
         self._largest_peak = peak
         self.plans_from_cache += 1
@@ -177,14 +183,11 @@ class StepPlanner:
         request = self._request()
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, self._largest_peak)
-        deadline = None
-        if request.runtime_budget is not None:
-            deadline = parse_runtime(request.runtime_budget, plain_seconds=graph.plain_seconds)
         schedule = solve_on(
             graph,
             request.device,
             ram_budget_bytes=budget,
-            runtime_budget_seconds=deadline,
+            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
             minimize=request.minimize,
             recompute=request.recompute,
             paging=request.paging,
@@ -196,7 +199,10 @@ class StepPlanner:
         )
         if self.stopped.is_set():
             return
+        found, schedule = schedule, self._options.share.hold(schedule)
         if schedule.status not in _WITH_PLAN:
+            if variant in self._again:
+                return  # the plan in force keeps the budget all the same
             self.schedules[variant] = schedule
             self._session.set_unplannable(variant)
             self.message = schedule.message or f"the planner ended with status {schedule.status}"
@@ -206,10 +212,10 @@ class StepPlanner:
             self._warn_without_plan(schedule, budget)
             return
         if self._cached is not None:
-            self._cached.keep(graph, request, schedule)
+            self._cached.keep(graph, request, found)
             if variant in self._again:  # the next run asks with what was measured alone
                 measured = dataclasses.replace(request, device=self._measured_device)
-                self._cached.keep(graph, measured, schedule)
+                self._cached.keep(graph, measured, found)
         if self._put_in_force(variant, schedule):
             self._tell("plan in force", schedule, graph, budget)
         else:  # paging has just been given up
@@ -227,6 +233,7 @@ class StepPlanner:
             away_between_steps=paging,
             time_limit_s=self._options.time_limit_s,
             method=self._options.method,
+            step_seconds=self._options.share.seconds,
         )
 
     def _put_in_force(self, variant: int, schedule: _C.Schedule) -> bool:
@@ -245,13 +252,18 @@ class StepPlanner:
 
     def _stop_paging(self, why: str) -> None:
         self._page_folder = None
-        self._device = _C.DeviceProfile.by_name(self._options.platform)
+        self._device = self._plain_device()
         warnings.warn(
             f"poet pages nothing to secondary storage in this run: {why} Make room there, or name "
             "another folder with page_dir=.",
             StoreWarning,
             stacklevel=6,
         )
+
+    def _plain_device(self) -> _C.DeviceProfile:
+        """Without a store."""
+        device = _C.DeviceProfile.by_name(self._options.platform)
+        return with_known_watts(device, self._options.cache)
 
     def _tell(self, what: str, schedule: _C.Schedule, graph: _C.Graph, budget: int) -> None:
         extra = format_seconds(schedule.makespan_seconds - graph.plain_seconds)
@@ -277,7 +289,9 @@ class StepPlanner:
         self._warned = True
         least = schedule.least_ram_budget
         advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
-        if self._page_folder is None:
+        if schedule.least_energy_joules is not None:
+            advice = "Give it a larger battery, or train for fewer steps"
+        elif self._page_folder is None:
             advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "

@@ -42,6 +42,7 @@ class PlanRequest:
         away_between_steps: optimizer state may stay in the store between steps.
         time_limit_s: seconds that the search may take.
         method: what plans.
+        step_seconds: that a deadline of the whole training leaves for the step; None: none.
     """
 
     device: _C.DeviceProfile
@@ -53,10 +54,13 @@ class PlanRequest:
     away_between_steps: bool
     time_limit_s: float
     method: str = "poet"
+    step_seconds: float | None = None
 
     def key(self) -> dict[str, Any]:
         """What two requests must share to have the same plans."""
-        budgets = (_plain(self.ram_budget), _plain(self.runtime_budget))
+        budgets: tuple[object, ...] = (_plain(self.ram_budget), _plain(self.runtime_budget))
+        if self.step_seconds is not None:
+            budgets += (self.step_seconds,)
         return {
             "device": _profile_figures(self.device),
             "budgets": budgets,
@@ -181,15 +185,23 @@ class PlanCache:
         """Whether a new search is not worth while."""
         if schedule.status is not Status.OPTIMAL and payload["time_limit_s"] < request.time_limit_s:
             return False  # the longer search may find a better one
-        if request.runtime_budget is None:
+        deadline = deadline_seconds(request, graph.plain_seconds)
+        if deadline is None:
             return True
-        deadline = parse_runtime(request.runtime_budget, plain_seconds=graph.plain_seconds)
         return schedule.makespan_seconds <= deadline * (1 + _SECONDS_TOLERANCE)
 
 
 def budget_bytes(request: PlanRequest, plain_peak_bytes: int) -> int:
     """The request's memory budget for a step of that plain peak, in bytes."""
     return parse_bytes(request.ram_budget, plain_peak_bytes=plain_peak_bytes)
+
+
+def deadline_seconds(request: PlanRequest, plain_seconds: float) -> float | None:
+    """What a step of that plain time may take, in seconds; None: no limit."""
+    if request.runtime_budget is None:
+        return request.step_seconds
+    seconds = parse_runtime(request.runtime_budget, plain_seconds=plain_seconds)
+    return seconds if request.step_seconds is None else min(seconds, request.step_seconds)
 
 
 def _trace_key(step: dict[str, Any]) -> dict[str, Any]:
@@ -280,4 +292,4 @@ def _are_figures(ops: object, count: int) -> bool:
     )
 
 
-__all__ = ["PlanCache", "PlanRequest", "budget_bytes", "cpu_model"]
+__all__ = ["PlanCache", "PlanRequest", "budget_bytes", "cpu_model", "deadline_seconds"]

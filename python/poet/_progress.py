@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import TracebackType
 
 from tqdm.auto import tqdm
@@ -70,3 +73,51 @@ class SearchBar:
         if self._plain:
             return f"{100 * (amount / self._plain - 1):+.2f} %"
         return f"{amount:.4g} {self._unit}"
+
+
+class RoundsBar:
+    """A progress bar over rounds of something.
+
+    Args:
+        rounds: how many there are.
+        what: that is done.
+        shown: False shows nothing.
+    """
+
+    def __init__(self, rounds: int, what: str, *, shown: bool) -> None:
+        self._bar = tqdm(total=rounds, desc=what, leave=False, disable=not shown)
+
+    def __enter__(self) -> RoundsBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+    def advance(self) -> None:
+        """One more round is over."""
+        self._bar.update(1)
+
+
+# Told of each call of a step that is being recorded.
+recorded_call: ContextVar[Callable[[], object] | None] = ContextVar("recorded_call", default=None)
+
+
+@contextlib.contextmanager
+def recording_bar(*, shown: bool) -> Iterator[None]:
+    """Shows how often a step has run to be recorded: until two calls are alike."""
+    with tqdm(
+        desc="poet: recording", bar_format="{desc}, call {n} ({elapsed})", disable=not shown
+    ) as bar:
+        token = recorded_call.set(lambda: bar.update(1))
+        try:
+            yield
+        finally:
+            recorded_call.reset(token)
+
+
+__all__ = ["RoundsBar", "SearchBar", "recorded_call", "recording_bar"]

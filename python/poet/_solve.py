@@ -20,18 +20,22 @@ from poet._budgets import (
     whole_number,
 )
 from poet._cache import Cache, open_cache
+from poet._constraints import StepShare, TrainingDeadline, step_share
 from poet._devices import HOST, device_names, find_device
-from poet._enums import Objective, Solver
+from poet._enums import Objective, Phase, Solver, Status
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._methods import check_method
 from poet._models import ModelRequest, is_paper
 from poet._original import solve_original
+from poet._profile import with_known_times, with_known_watts
 from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
 from poet._store import known_speed, page_folder, store_speed
 
 _MOST_THREADS = 1024
+# Of the budget: what a slice of an elementwise op of the optimizer touches.
+_SLICE = 0.25
 
 
 def solve(
@@ -41,6 +45,11 @@ def solve(
     platform: str | os.PathLike[str] = "host",
     ram_budget: ByteBudget | None = None,
     runtime_budget: TimeBudget | None = None,
+    deadline: TrainingDeadline | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    battery_joules: float | None = None,
     method: str = "poet",
     minimize: str = "energy",
     recompute: bool = True,
@@ -60,6 +69,7 @@ def solve(
     cost_model: str | None = None,
     accounting: str = "poet",
     cache_dir: str | os.PathLike[str] | bool | None = True,
+    slices: bool = True,
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
     on_progress: Callable[[SearchPoint], object] | None = None,
@@ -85,6 +95,17 @@ def solve(
             the plain step's peak. None stands for the RAM of the device.
         runtime_budget: longest that the step may take: a ratio to the plain step's time (1.3), or
             a time ("1.5s"). None stands for no deadline.
+        deadline: of the whole training, from now on: seconds, "8h", "90min", "1h 30min", a
+            datetime.timedelta, or the moment of its end as a datetime.datetime or as text
+            "2026-12-24T18:00" (local time where it names no zone). Divided by the number of steps
+            it is a runtime budget; where both are given the tighter one holds.
+        steps: of the whole training, for `deadline` and `battery_joules`.
+        epochs: in place of `steps`, with `steps_per_epoch`.
+        steps_per_epoch: see there.
+        battery_joules: that the whole training may draw. Only with minimize="energy". Where the
+            best plan found takes more than a step's share there is no plan: the status is
+            "infeasible" if the bound proves that every plan does, else "time_limit";
+            `Schedule.least_energy_joules` is what the best one takes.
         method: what plans: a name that `poet.methods()` has. The schedule is that method's own, or
             there is none: `Schedule.method` says whose it is.
         minimize: "energy", "time" or "memory".
@@ -126,6 +147,10 @@ def solve(
             then is a `poet.OriginalSolution`, no Schedule: nothing carries it out.
         cache_dir: where measured speeds and recorded presets are kept: a folder, True for the
             user's cache folder, or None. Schedules are not kept there: `Schedule.save` does that.
+        slices: on a device that runs no PyTorch the optimizer's elementwise ops may run slice by
+            slice, where the step does not fit because one of them does not.
+            `Schedule.traced_graph` is the sliced step then; `Op.slice` and `Value.slice` lead back
+            to the recorded one, and the message says so.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
             keeps these budgets is never lost: the result is at least as good.
         verbose: shows a progress bar with the best plan, the bound and the gap.
@@ -159,14 +184,31 @@ def solve(
         check_solver(chosen, worker_path())
     flag(recompute, "recompute")
     objective = parse_objective(minimize)
+    share = step_share(
+        deadline=deadline,
+        steps=steps,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        battery_joules=battery_joules,
+        minimize=objective,
+    )
     seconds = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
     if ram_budget is not None:  # nothing is recorded for a budget that makes no sense
         parse_bytes(ram_budget, plain_peak_bytes=1 << 50)
     cache = open_cache(cache_dir)
     request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
+    _check_accounting(accounting, request.paper, share)
+    if on_progress is not None and not callable(on_progress):
+        raise ArgumentError(
+            f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
+        )
     device = choose_device(platform, cost_model, request.paper)
-    device = with_store(device, paging, page_dir, cache)
-    recorded = on_device(request.graph_or(graph, cache), device, count, request.paper)
+    device = with_store(with_known_watts(device, cache), paging, page_dir, cache)
+    step = request.graph_or(graph, cache)
+    if device.name == HOST:
+        step, about_times = with_known_times(step, cache)
+        share = share.noted(about_times)
+    recorded = on_device(step, device, count, request.paper)
     elsewhere = device.name != HOST
     away = elsewhere if away_between_steps is None else away_between_steps
     flag(away, "away_between_steps")
@@ -175,34 +217,25 @@ def solve(
         ram_budget_bytes = device.ram_bytes or machine_ram_bytes()
     else:
         ram_budget_bytes = parse_bytes(ram_budget, plain_peak_bytes=recorded.plain_peak_bytes)
-    deadline = None
+    step_seconds = share.seconds
     if runtime_budget is not None:
-        deadline = parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
+        step_seconds = share.tighter(
+            parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
+        )
     flag(verbose, "verbose")
     if accounting == "original":
-        if not request.paper:
-            raise ArgumentError(
-                'accounting="original": expected graph="paper" beside it: the program is POET\'s '
-                "own, for its own layer graphs."
-            )
         original: Any = solve_original(
             recorded,
             device,
             ram_budget_bytes=ram_budget_bytes,
-            runtime_budget_seconds=deadline,
+            runtime_budget_seconds=step_seconds,
             time_limit_s=seconds,
         )
         return original  # type: ignore[no-any-return]
-    if accounting != "poet":
-        raise ArgumentError(f'accounting: expected "poet" or "original"; got {accounting!r}.')
-    if on_progress is not None and not callable(on_progress):
-        raise ArgumentError(
-            f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
-        )
     asked: dict[str, Any] = {
         "method": check_method(method),
         "ram_budget_bytes": ram_budget_bytes,
-        "runtime_budget_seconds": deadline,
+        "runtime_budget_seconds": step_seconds,
         "minimize": objective,
         "recompute": recompute,
         "paging": paging is not False,
@@ -216,17 +249,79 @@ def solve(
         "starts": _starts(starts),
         "solver": chosen,
     }
-    if not verbose:
-        return solve_on(recorded, device, on_progress=on_progress, **asked)
-    plain, unit = plain_cost(recorded, device, objective)
-    with SearchBar(seconds, plain=plain, unit=unit) as bar:
+    search = _with_bar if verbose else solve_on
+
+    def plan(of_the_device: _C.Graph) -> _C.Schedule:
+        return search(of_the_device, device, on_progress=on_progress, **asked)
+
+    may_slice = device.direct_kernels and count in (None, "all") and not request.paper
+    if not (flag(slices, "slices") and may_slice):
+        return share.hold(plan(recorded))
+    cut = _sliced(step, ram_budget_bytes - step.base_bytes, ram_budget_bytes)
+    if cut is step or recorded.signature in {start.graph_signature for start in asked["starts"]}:
+        schedule = plan(recorded)
+        if not _update_is_too_large(schedule) or asked["starts"]:
+            return share.hold(schedule)
+        cut = _sliced(step, int(_SLICE * ram_budget_bytes), ram_budget_bytes)
+        if cut is step:
+            return share.hold(schedule)
+    return share.noted(_about_slices(cut)).hold(plan(on_device(cut, device, count)))
+
+
+def _check_accounting(accounting: object, paper: bool, share: StepShare) -> None:
+    if accounting not in ("poet", "original"):
+        raise ArgumentError(f'accounting: expected "poet" or "original"; got {accounting!r}.')
+    if accounting == "original" and not paper:
+        raise ArgumentError(
+            'accounting="original": expected graph="paper" beside it: the program is POET\'s '
+            "own, for its own layer graphs."
+        )
+    if accounting == "original" and share.joules is not None:
+        raise ArgumentError(
+            'battery_joules: expected accounting="poet" beside it: POET\'s own program gives no '
+            "bound to hold it against. Leave one of them out."
+        )
+
+
+def _with_bar(
+    graph: _C.Graph,
+    device: _C.DeviceProfile,
+    *,
+    on_progress: Callable[[SearchPoint], object] | None,
+    **asked: Any,
+) -> _C.Schedule:
+    """`solve_on` with a progress bar."""
+    plain, unit = plain_cost(graph, device, asked["minimize"])
+    with SearchBar(asked["time_limit_s"], plain=plain, unit=unit) as bar:
 
         def tell(point: SearchPoint) -> None:
             bar.tell(point)
             if on_progress is not None:
                 on_progress(point)
 
-        return solve_on(recorded, device, on_progress=tell, should_stop=bar.poll, **asked)
+        return solve_on(graph, device, on_progress=tell, should_stop=bar.poll, **asked)
+
+
+def _sliced(graph: _C.Graph, threshold_bytes: int, ram_budget_bytes: int) -> _C.Graph:
+    """The step with the optimizer's largest ops in slices; itself where none is too large."""
+    cut = _C.slice_optimizer(graph, max(0, threshold_bytes), max(1, int(_SLICE * ram_budget_bytes)))
+    return graph if len(cut) == len(graph) else cut
+
+
+def _update_is_too_large(schedule: _C.Schedule) -> bool:
+    """Whether nothing fits, and it is an op of the optimizer that sets the least budget."""
+    graph, at = schedule.traced_graph, schedule.least_ram_op
+    if schedule.status is not Status.INFEASIBLE or graph is None or at is None or at >= len(graph):
+        return False
+    return graph.ops[at].phase is Phase.OPTIMIZER
+
+
+def _about_slices(graph: _C.Graph) -> str:
+    counts = {v.slice[0]: v.slice[2] for v in graph.values if v.slice and v.slice[2] > 1}
+    return (
+        f"the optimizer's elementwise ops on {len(counts)} of its values run in up to "
+        f"{max(counts.values())} slices"
+    )
 
 
 def solve_on(

@@ -26,9 +26,12 @@ HIGHS_ADVICE = (
     "POET_HIGHS_LIBRARY."
 )
 GUROBI_ADVICE = (
-    "Install it with `pip install gurobipy` and get a licence, free for academic use, at "
-    "https://www.gurobi.com/solutions/licensing; GRB_LICENSE_FILE names its file. Without one "
-    "gurobipy solves programs of up to 2000 variables and 2000 constraints."
+    "Not needed: CBC and HiGHS do without. Install it with `pip install gurobipy`; register at "
+    "https://portal.gurobi.com (free with an academic address), ask there for a Web License "
+    "Service (WLS) licence, and put the gurobi.lic that it gives you into your home folder "
+    "(~/gurobi.lic, on Windows C:\\Users\\NAME\\gurobi.lic; GRB_LICENSE_FILE names another place). "
+    "Without a licence gurobipy solves programs of up to 2000 variables and 2000 constraints, and "
+    "poet goes on with another solver where one is larger."
 )
 
 

@@ -48,6 +48,9 @@ class StepStats:
         plans_made_again: plans that were solved for again, because the store was slower beside the
             steps than it was when it was measured.
         message: the planner's last word where there is no plan; "" otherwise.
+        share: what deadline= and battery_joules= leave for one step; "" without them.
+        held_steps: calls that waited for the conditions of only_while=.
+        held_seconds: time that they waited.
     """
 
     steps: int
@@ -85,6 +88,9 @@ class StepStats:
     plans_from_cache: int
     plans_made_again: int
     message: str
+    share: str
+    held_steps: int
+    held_seconds: float
 
     @property
     def transfer_seconds(self) -> float:

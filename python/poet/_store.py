@@ -133,13 +133,13 @@ def _key(directory: str) -> dict[str, object]:
     return {
         "directory": directory,
         "device": os.stat(directory).st_dev,
-        "machine": _machine(),
+        "machine": machine_name(),
         "kernel": platform.release(),
         "poet": _C.version,
     }
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """What tells this machine from another one that shares the cache's folder."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
@@ -163,4 +163,11 @@ def _is_sound(speed: StoreSpeed) -> bool:
     )
 
 
-__all__ = ["MEASURE_SECONDS", "StoreSpeed", "known_speed", "page_folder", "store_speed"]
+__all__ = [
+    "MEASURE_SECONDS",
+    "StoreSpeed",
+    "known_speed",
+    "machine_name",
+    "page_folder",
+    "store_speed",
+]

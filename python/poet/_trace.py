@@ -10,6 +10,7 @@ import torch
 from poet import _C
 from poet._errors import PoetRuntimeError
 from poet._live import check_step, no_ops_error, run_step, verify_wanted
+from poet._progress import recorded_call
 
 _MOST_CALLS = 10
 
@@ -62,6 +63,9 @@ def record(
     last: int | None = None
     for _ in range(_MOST_CALLS):
         _, report = run_step(session, call, args, kwargs, held=held, inputs=inputs)
+        tell = recorded_call.get()
+        if tell is not None:
+            tell()
         if report["num_ops"] == 0:
             raise no_ops_error(step)
         if last is not None and report["variant"] == last:

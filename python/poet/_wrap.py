@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,23 +23,26 @@ from poet._budgets import (
     positive_number,
 )
 from poet._cache import open_cache
+from poet._constraints import TrainingDeadline, step_share
 from poet._enums import Status
-from poet._errors import ArgumentError, NotBuiltError, StoreWarning
+from poet._errors import ArgumentError, NotBuiltError, StoreError, StoreWarning
 from poet._live import (
     check_step,
     close_session,
     end_watching,
+    leaves_with_gradients,
     no_ops_error,
     run_step,
     shapes_in,
     verify_wanted,
 )
-from poet._memory import give_memory_back
+from poet._memory import give_memory_back, release_free_memory
 from poet._methods import Method, check_method, methods
 from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
 from poet._stats import StepStats
 from poet._store import page_folder
+from poet._waiting import Condition, Gate
 
 _LONGEST_REST = 64  # calls
 
@@ -103,12 +106,14 @@ class WrappedStep:
         *,
         background: bool,
         verbose: bool,
+        gate: Gate | None = None,
     ) -> None:
         functools.update_wrapper(self, train_step)
         self._step = train_step
         self._options = options
         self._background = background
         self._verbose = verbose
+        self._gate = gate
         self._session = _C.Session(verify=verify_wanted())
         if options.page_folder is not None:
             self._session.set_store(options.page_folder)
@@ -126,6 +131,8 @@ class WrappedStep:
         self._rest = _Rest()
         self._closed = False
         _wrapped.add(self)
+        if options.share.note:
+            self._say(options.share.note)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step and returns what it returns."""
@@ -136,10 +143,13 @@ class WrappedStep:
             self._closed or _C.is_listening()
         ):  # a wrapped step inside a wrapped step: the outer one rules
             return self._step(*args, **kwargs)
+        if self._gate is not None:
+            self._gate.wait(release=self._release, say=self._say, stopped=lambda: self._closed)
         if not self._prepared:
             self._prepared = True
             self._planner.prepare()
         if self._session.next_step_is_traced() and self._rest.skips(shapes_in((args, kwargs))):
+            self._session.bring_back()  # what pause() moved out
             return self._step(*args, **kwargs)
         result, report = run_step(self._session, self._step, args, kwargs)
         if report["num_ops"] == 0 and report["mode"] == "traced":
@@ -257,6 +267,9 @@ class WrappedStep:
             plans_from_cache=self._planner.plans_from_cache,
             plans_made_again=self._planner.plans_made_again,
             message=self._planner.message,
+            share=self._options.share.note,
+            held_steps=self._gate.held_steps if self._gate is not None else 0,
+            held_seconds=self._gate.held_seconds if self._gate is not None else 0.0,
             unrecorded_steps=self._rest.skipped,
             **{**counters, "steps": counters["steps"] + self._rest.skipped},
         )
@@ -269,6 +282,40 @@ class WrappedStep:
             thread.join(timeout)
         self._raise_background_error()
         return thread is None or not thread.is_alive()
+
+    def pause(self) -> int:
+        """Moves to secondary storage all that can be paged, for as long as nothing needs it.
+
+            step.pause()  # between two calls: somebody else needs the memory for a while
+            step(batch)   # everything is back, with the same bits
+
+        That is what the calls so far have shown of it: parameters, buffers, optimizer state and
+        gradients. Each comes back by itself when something on this thread touches it (an operator,
+        `numpy()`, `torch.save` ...), and all of them at the next call. Call it on the thread that
+        runs the steps, between two of them.
+
+        Returns:
+            Bytes that this released. 0 where nothing is left to release, before the first call,
+            and where there is no storage to page to (paging=False, or no folder for it).
+
+        Raises:
+            PoetRuntimeError: a step is running.
+            StoreError: the storage has no room. Nothing has changed then.
+        """
+        if self._closed:
+            return 0
+        released = self._session.pause(leaves_with_gradients())
+        end_watching(self._session)
+        release_free_memory()
+        return released
+
+    def _release(self) -> int:
+        """`pause`, for a step that waits: without room in the store it waits all the same."""
+        try:
+            return self.pause()
+        except StoreError as error:
+            self._say(f"nothing is released meanwhile: {error}")
+            return 0
 
     def close(self) -> None:
         """Ends planning, and brings back what is away between steps.
@@ -314,6 +361,12 @@ def wrap(
     time_limit_s: float = 60,
     page_dir: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | bool | None = True,
+    deadline: TrainingDeadline | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    battery_joules: float | None = None,
+    only_while: Condition | Sequence[Condition] | None = None,
     hard: bool = False,
     verbose: bool = False,
 ) -> WrappedStep:
@@ -361,12 +414,25 @@ def wrap(
         cache_dir: the folder of what lasts between runs; it may be new. True: the user's cache
             folder ($POET_CACHE_DIR, else $XDG_CACHE_HOME/poet, else ~/.cache/poet). None or False:
             nothing lasts.
+        deadline: of the whole training, from now on: seconds, "8h", "90min", a datetime.timedelta,
+            or the moment of its end as a datetime.datetime. Divided by the number of steps it is a
+            runtime budget; where both are given the tighter one holds.
+        steps: of the whole training, for `deadline` and `battery_joules`.
+        epochs: in place of `steps`, with `steps_per_epoch`.
+        steps_per_epoch: see there.
+        battery_joules: that the whole training may draw, by the device's power model. Only with
+            minimize="energy". Where the best plan takes more than a step's share there is no plan.
+        only_while: what must hold when a step begins: "charging" (the machine is on mains power;
+            one without a battery is), "idle" (other programs use less than a quarter of the
+            processors), functions that say so, or several of these. Until they hold the call waits,
+            looks every few seconds, and has what it can in secondary storage (`pause`). Ctrl-C
+            ends it.
         hard: stop the step rather than exceed the budget. Not built yet: leave it out.
         verbose: say on stderr what happens.
 
     Returns:
         A callable with the same arguments and result as `train_step`. It has `schedule`, `graph`,
-        `stats`, `wait_for_plan()` and `close()`, and is a context manager.
+        `stats`, `wait_for_plan()`, `pause()` and `close()`, and is a context manager.
 
     Raises:
         ArgumentError: an argument makes no sense; `page_dir` takes no page file; nothing is left
@@ -395,19 +461,30 @@ def wrap(
         parse_runtime(runtime_budget, plain_seconds=1.0)
     flag(background, "background")
     flag(verbose, "verbose")
+    objective = parse_objective(minimize)
+    share = step_share(
+        deadline=deadline,
+        steps=steps,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        battery_joules=battery_joules,
+        minimize=objective,
+    )
+    gate = None if only_while is None else Gate(only_while)
     options = PlanningOptions(
         platform=platform,
         ram_budget=ram_budget,
         runtime_budget=runtime_budget,
-        minimize=parse_objective(minimize),
+        minimize=objective,
         recompute=flag(recompute, "recompute"),
         page_folder=_folder_for_method(can, recompute, flag(paging, "paging"), page_dir),
         cache=open_cache(cache_dir),
         time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
         method=can.name,
+        share=share,
     )
     give_memory_back()
-    return WrappedStep(call, options, background=background, verbose=verbose)
+    return WrappedStep(call, options, background=background, verbose=verbose, gate=gate)
 
 
 def _folder_for_pages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet import _store
+from poet import _profile, _store
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +16,4 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POET_CACHE_DIR", "")
     # Where a test before it has measured the disk, a solve would page of its own accord.
     monkeypatch.setattr(_store, "_measured", {})
+    monkeypatch.setattr(_profile, "_known", {})

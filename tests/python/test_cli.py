@@ -57,7 +57,7 @@ def test_words_that_nobody_knows_end_with_1(words: tuple[str, ...]) -> None:
     assert info.value.code == 1
 
 
-@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "compare", "show"])
+@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "compare", "profile", "show"])
 def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as info:
         run(command, "--help")

@@ -67,7 +67,7 @@ DAMAGE = [
     ("ram_bytes = { value = 262144,", "ram_bytes = { value = -5,", "memory.ram_bytes", "-5"),
     ("matmul_rate =", "matmul_speed =", "compute", "matmul_speed"),
     ("compute_watts = { value = 0.0109824,", "compute_watts = { value = 1e9,", "power", "1000000"),
-    ("idle_watts = { value = 5e-06,", "idle_watts = { value = nan,", "power.idle_watts", "nan"),
+    ("idle_watts = { value = 1e-05,", "idle_watts = { value = nan,", "power.idle_watts", "nan"),
     ('basis = "datasheet", source = "nrf52840" }', 'source = "nrf52840" }', "memory", "basis"),
     ('ram_bytes = { value = 262144, basis = "datasheet", source = "nrf52840"',
      'ram_bytes = { value = 262144, basis = "datasheet", source = "hearsay"', "memory", "hearsay"),

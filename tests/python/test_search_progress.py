@@ -130,7 +130,14 @@ def test_budgets_may_be_named_and_one_may_be_too_small(graph: poet.Graph) -> Non
 
 @pytest.mark.parametrize(
     "words",
-    [{"budgets": "60%"}, {"budgets": []}, {"points": 1}, {"minimize": "memory"}],
+    [
+        {"budgets": "60%"},
+        {"budgets": []},
+        {"points": 1},
+        {"minimize": "memory"},
+        {"ram_budget": "60%"},
+        {"colour": "red"},
+    ],
 )
 def test_a_curve_that_makes_no_sense_is_refused(graph: poet.Graph, words: dict[str, Any]) -> None:
     with pytest.raises(poet.ArgumentError, match=next(iter(words))):

@@ -197,6 +197,22 @@ TEST_F(ChainTest, ClosingEndsAPlanThatIsBeingSolvedFor) {
   EXPECT_EQ(step.stats().steps, 2);  // a closed one runs plainly
 }
 
+TEST_F(ChainTest, APausedStepHasItsMemoryInTheStoreUntilItIsNeeded) {
+  TrainingStepOptions wanted = options("90%");
+  wanted.paging = true;
+  TrainingStep step([this] { return chain(); }, wanted);
+  step.keepCounted({x_});
+  const at::Tensor plain = chain();
+  EXPECT_EQ(step.pause(), 0) << "nothing is known of the step yet";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(sameBits(step(), plain));
+    EXPECT_EQ(step.pause(), static_cast<int64_t>(x_.nbytes()));
+    EXPECT_THROW(x_.data_ptr(), c10::Error);
+  }
+  step.bringBack();
+  EXPECT_NO_THROW(x_.data_ptr());
+}
+
 TEST(TrainingStepErrorsTest, ArgumentsThatMakeNoSense) {
   const auto refusal = [](TrainingStepOptions wanted) {
     try {

@@ -80,6 +80,8 @@ Schedule withEveryField(const Graph& graph) {
   s.solve_seconds = 12.5;
   s.least_ram_budget = 99;
   s.least_ram_op = OpId(1);
+  s.energy_budget_joules = 0.7;
+  s.least_energy_joules = 1.0 / 7;
   s.message = "two \"words\" \xc3\xa9\n";
   return s;
 }
@@ -124,6 +126,8 @@ TEST(CompactSchedule, EachFieldAloneComesBack) {
   with(&Schedule::solve_seconds);
   with(&Schedule::least_ram_budget);
   with(&Schedule::least_ram_op);
+  with(&Schedule::energy_budget_joules);
+  with(&Schedule::least_energy_joules);
   with(&Schedule::message);
 }
 

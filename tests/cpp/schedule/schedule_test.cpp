@@ -57,6 +57,8 @@ Schedule scheduleWithEverything(const Graph& graph) {
   s.solve_seconds = 12.5;
   s.least_ram_budget = 99;
   s.least_ram_op = OpId(1);
+  s.energy_budget_joules = 0.7;
+  s.least_energy_joules = 1.0 / 7;
   s.message = "two \"words\" é\n";
   return s;
 }
@@ -104,6 +106,8 @@ void expectSame(const Schedule& a, const Schedule& b) {
   EXPECT_EQ(a.solve_seconds, b.solve_seconds);
   EXPECT_EQ(a.least_ram_budget, b.least_ram_budget);
   EXPECT_EQ(a.least_ram_op, b.least_ram_op);
+  EXPECT_EQ(a.energy_budget_joules, b.energy_budget_joules);
+  EXPECT_EQ(a.least_energy_joules, b.least_energy_joules);
   EXPECT_EQ(a.message, b.message);
 }
 

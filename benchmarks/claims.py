@@ -1,0 +1,185 @@
+"""The published claims of POET (Patil et al., ICML 2022) beside what poet finds.
+
+    python benchmarks/claims.py --out benchmarks/data/claims.json [--seconds 20]
+
+Every figure is planned here, on the paper's own layer graphs and constants (graph="paper") and,
+where it says so, on the traced network with everything counted. Prints a table, and as JSON in the
+last line how many figures are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import poet
+from poet._paper import paper_names
+
+SHARE = "50%"
+
+
+def solved(seconds: float, **words: Any) -> poet.Schedule:
+    """A plan, or the reason why there is none."""
+    return poet.solve(time_limit_s=seconds, cache_dir=None, **words)
+
+
+def plain_of(schedule: poet.Schedule) -> poet.Simulation:
+    """The step without a plan, on the schedule's device."""
+    assert schedule.traced_graph is not None
+    assert schedule.device is not None
+    return poet._C.simulate(schedule.traced_graph, None, schedule.device)
+
+
+def half_of_the_memory(seconds: float) -> dict[str, Any]:
+    """Training in about half of the peak memory."""
+    rows = {}
+    for model in paper_names():
+        schedule = solved(seconds, model=model, platform="a72", graph="paper", ram_budget=SHARE)
+        least = solved(seconds, model=model, platform="a72", graph="paper", minimize="memory")
+        plain = plain_of(schedule)
+        rows[model] = {
+            "status": str(schedule.status),
+            "extra_energy": share(schedule, "energy_joules", plain.energy_joules),
+            "least_share": least.peak_bytes / plain.peak_bytes if least.has_plan else None,
+        }
+    shares = [row["least_share"] for row in rows.values() if row["least_share"] is not None]
+    return {
+        "claim": "about half of the peak memory",
+        "ours": f"least peak {100 * min(shares):.0f} to {100 * max(shares):.0f} % of keep-all",
+        "reason": "the least peak of each layer graph, page-ins counted; at half of the peak the "
+        "extra energy stands in `figures`, or the model does not fit there",
+        "figures": rows,
+    }
+
+
+def one_percent_of_energy(seconds: float) -> dict[str, Any]:
+    """ResNet-18 on the Cortex-A72 with less than 1 % more energy."""
+    figures = {}
+    for cost_model in ("paper", "device"):
+        for budget in ("90%", "70%", SHARE):
+            schedule = solved(
+                seconds,
+                model="resnet18",
+                platform="a72",
+                graph="paper",
+                cost_model=cost_model,
+                ram_budget=budget,
+            )
+            figures[f"{cost_model} {budget}"] = share(
+                schedule, "energy_joules", plain_of(schedule).energy_joules
+            )
+    best = figures[f"paper {SHARE}"]
+    return {
+        "claim": "ResNet-18 on the A72 at less than 1 % more energy",
+        "ours": percent(best) + f" at {SHARE} of the peak",
+        "reason": "the paper names no budget; its constants make computation on the a72 16.6 times "
+        'too dear (docs/costs.md), so cost_model="device" stands beside',
+        "figures": figures,
+    }
+
+
+def beside_pofo(seconds: float) -> dict[str, Any]:
+    """8.3 % less memory and 13 % more throughput than POFO, ResNet-18 on the Jetson TX2."""
+    words: dict[str, Any] = {"model": "resnet18", "platform": "jetsontx2", "graph": "paper"}
+    figures = {}
+    for budget in ("80%", "70%", "60%", SHARE):
+        pofo = solved(seconds, **words, ram_budget=budget, method="pofo", minimize="time")
+        entry: dict[str, Any] = {"pofo": str(pofo.status)}
+        ours = solved(seconds, **words, ram_budget=budget, minimize="time")
+        entry["poet"] = str(ours.status)
+        if pofo.has_plan:
+            less = int(pofo.peak_bytes * (1 - 0.083))
+            tighter = solved(seconds, **words, ram_budget=less, minimize="time")
+            entry["throughput_at_8.3_%_less"] = ratio(pofo, tighter)
+            entry["throughput_at_the_same"] = ratio(pofo, ours)
+        figures[budget] = entry
+    found = [entry.get("throughput_at_8.3_%_less") for entry in figures.values()]
+    known = [value for value in found if value is not None]
+    ours_text = "no plan of POFO to compare with"
+    if known:
+        least, most = percent(min(known)), percent(max(known))
+        ours_text = f"at 8.3 % less memory {least} to {most} throughput"
+    return {
+        "claim": "8.3 % less memory and 13 % more throughput than POFO, ResNet-18 on the TX2",
+        "ours": ours_text,
+        "reason": "POFO as published plans chains; here it is run on the chain of the same layer "
+        "graph (docs/methods.md). The board's flop rate is a data sheet's: the original has none",
+        "figures": figures,
+    }
+
+
+def two_hundred_times(seconds: float) -> dict[str, Any]:
+    """Training takes more than 200 times the memory of inference, ResNet-50."""
+    figures = {}
+    for batch_size in (1, 32):
+        graph = solved(
+            1.0, model="resnet50", platform="a72", batch_size=batch_size, optimizer="adam"
+        ).traced_graph
+        assert graph is not None
+        training = graph.plain_peak_bytes()
+        forward = [op for op in graph.ops if op.phase is poet.Phase.FORWARD]
+        sizes = [value.bytes for value in graph.values]
+        # Inference holds what an op reads and makes at once; weights stay in flash.
+        activations = {v.index for v in graph.values if v.kind is poet.ValueKind.ACTIVATION}
+        inference = max(
+            sum(sizes[v] for v in {*op.inputs, *op.outputs} & activations) for op in forward
+        )
+        figures[f"batch {batch_size}"] = {
+            "training_bytes": training,
+            "inference_bytes": inference,
+            "ratio": training / inference,
+        }
+    return {
+        "claim": "ResNet-50: training takes more than 200 times the memory of inference",
+        "ours": ", ".join(f"{k}: {v['ratio']:.0f} times" for k, v in figures.items()),
+        "reason": "training with Adam, everything counted, against the largest op of an inference "
+        "of the same batch without its weights; with a batch for training and one image for "
+        f"inference the ratio is {cross(figures):.0f}",
+        "figures": figures,
+    }
+
+
+def cross(figures: dict[str, Any]) -> float:
+    """Training of the batch against inference of one."""
+    return float(figures["batch 32"]["training_bytes"] / figures["batch 1"]["inference_bytes"])
+
+
+def share(schedule: poet.Schedule, name: str, plain: float) -> float | None:
+    """How much more than plain training it takes; None without a plan."""
+    return getattr(schedule, name) / plain - 1 if schedule.has_plan else None
+
+
+def ratio(slower: poet.Schedule, faster: poet.Schedule) -> float | None:
+    """By how much the second has more throughput."""
+    if not faster.has_plan:
+        return None
+    return slower.makespan_seconds / faster.makespan_seconds - 1
+
+
+def percent(value: float | None) -> str:
+    """For people."""
+    return "no plan" if value is None else f"{100 * value:+.2f} %"
+
+
+def main() -> None:
+    """Plans everything and writes the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each search")
+    options = parser.parse_args()
+    rows = []
+    for claim in (half_of_the_memory, one_percent_of_energy, beside_pofo, two_hundred_times):
+        row = claim(options.seconds)
+        rows.append(row)
+        print(f"{row['claim']}: {row['ours']} ({row['reason']})", file=sys.stderr, flush=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    missing = sum("no plan" in row["ours"] for row in rows)
+    print(json.dumps({"value": missing, "claims": len(rows)}))
+
+
+if __name__ == "__main__":
+    main()
