@@ -35,7 +35,10 @@ constexpr int kAncestors = 12;
 constexpr int kWidening = 3, kMostAncestors = 100;
 constexpr int kMostColumnsToWiden = 30000;
 constexpr int kNear = 2;
-constexpr double kRelaxationShare = 0.5;  // of the time limit
+constexpr double kRelaxationShare = 0.5;  // of the time limit, for all of them together
+constexpr double kRelaxAgainShare = 0.15;  // of the time left: one that takes longer is not repeated
+constexpr int kMostColumnsToRelax = 150000;
+constexpr int kFewAncestors = 4;  // where programs are larger than that
 constexpr double kWindowSeconds = 2;
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
@@ -232,19 +235,13 @@ class PlanSearch {
   }
 
   void rebuildProgram() {
-    Candidates candidates = ancestorCandidates(problem_, ancestors_, kNear);
-    for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
-    include(problem_, current(), candidates);
     search_.reset();
-    program_ =
-        std::make_unique<Program>(problem_, candidates,
-                                  ProgramOptions{.budget_bytes = goal_.budget_bytes,
-                                                 .replay_seconds_limit = goal_.replay_seconds_limit,
-                                                 .replay_weight = 1});
-    relaxation_ =
-        relax(*program_, {.time_limit_seconds = std::min(
-                              deadline_.left(), kRelaxationShare * limits_.time_limit_seconds),
-                          .solver = limits_.solver});
+    program_ = programWith(ancestors_);
+    if (program_->numColumns() > kMostColumnsToRelax && ancestors_ > kFewAncestors) {
+      ancestors_ = kFewAncestors;
+      program_ = programWith(ancestors_);
+    }
+    relaxation_ = relaxed();
     if (relaxation_.has_bound && !goal_.least_peak) {
       narrow_bound_ = 0;
       outcome_.bound_cost =
@@ -257,6 +254,32 @@ class PlanSearch {
                                                                .solver = limits_.solver});
     stale_ = false;
     whole_tried_ = std::numeric_limits<double>::infinity();
+  }
+
+  std::unique_ptr<Program> programWith(int ancestors) const {
+    Candidates candidates = ancestorCandidates(problem_, ancestors, kNear);
+    for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
+    include(problem_, current(), candidates);
+    return std::make_unique<Program>(
+        problem_, candidates,
+        ProgramOptions{.budget_bytes = goal_.budget_bytes,
+                       .replay_seconds_limit = goal_.replay_seconds_limit,
+                       .replay_weight = 1});
+  }
+
+  // Nothing is known of it where there is no time for it: windows do without.
+  Relaxation relaxed() {
+    const double left =
+        std::min(deadline_.left(),
+                 kRelaxationShare * limits_.time_limit_seconds - relaxation_seconds_);
+    if (left <= 0 || program_->numColumns() > kMostColumnsToRelax ||
+        last_relaxation_seconds_ > kRelaxAgainShare * deadline_.left())
+      return {};
+    const double begin = deadline_.elapsed();
+    Relaxation found = relax(*program_, {.time_limit_seconds = left, .solver = limits_.solver});
+    last_relaxation_seconds_ = deadline_.elapsed() - begin;
+    relaxation_seconds_ += last_relaxation_seconds_;
+    return found;
   }
 
   // Where transfers take the place of recomputes the relaxed program is nearly whole: its rounded
@@ -333,6 +356,7 @@ class PlanSearch {
   int ancestors_ = kAncestors;
   double narrow_bound_ = 0;  // over fewer candidates, while there is none over the present ones
   double last_progress_ = 0;
+  double relaxation_seconds_ = 0, last_relaxation_seconds_ = 0;
 };
 
 }  // namespace

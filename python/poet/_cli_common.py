@@ -183,6 +183,7 @@ _ATTRIBUTES = (
     "bound",
     "gap",
     "bound_scope",
+    "bound_all",
     "least_ram_budget",
     "least_ram_op",
     "message",

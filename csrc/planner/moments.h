@@ -1,0 +1,52 @@
+// A step seen at a few moments: a program that every schedule is a point of, whatever the length of
+// the step, and the bound that it gives.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/candidates.h"
+#include "planner/exact.h"
+#include "planner/problem.h"
+
+namespace poet::planner {
+
+// Note [Moments]
+// A moment is the first execution of a stage, m_0 < m_1 < ... Memory is looked at there and nowhere
+// else; what lies between two moments is a *block*. A step at its moments is a Problem of its own:
+// for each block a stage that touches all that plain training touches in it, makes all that it makes
+// in it, and has no memory row (Stage::kNoMemoryRow), and after it the stage of the moment. All
+// replays of a block stand before the former. Then the relaxed program (Note [Bounds for every
+// schedule]) without rows (5') holds for every schedule:
+//   r_{k,i}  block k replays i at all;
+//   x of a gap within block k: v is resident at some time in the block, by then or because a replay
+//            of the block makes it;
+//   x of a gap over moments: v is resident during all of them.
+// A replay may run in block k if its outputs exist before the block, and reads of its inputs those
+// that exist before it may run at all; so blocks allow more than stages do. What else the problem
+// of the single stages leaves out is left free: a value's memory between two writes and its version,
+// wake-ups, generator states, and what is held at its death although it may be in the store.
+// With one moment a recompute and all it needs are whole (no fraction feeds a second one); with all
+// stages as moments it is the relaxed program itself.
+
+// `fine`: with every size a choice (small_bytes 0). `moments`: stages, ascending. Values up to
+// `free_bytes` take no memory and are there whenever something reads them.
+Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t free_bytes = 0);
+
+// All replays of a problem at moments, in its blocks.
+Candidates momentCandidates(const Problem& coarse);
+
+// Up to `count` stages at which memory is short, spread over the step: by the bytes that a good plan
+// has resident at each first execution, and the one where plain training has the most.
+std::vector<int> chooseMoments(const Problem& fine, const std::vector<int64_t>& bytes_by_stage,
+                               int64_t budget_bytes, int count);
+
+;
+
+// The best bound of several numbers of moments, more of them while time lasts. For graphs with
+// paging the store must not charge wake-ups.
+BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
+                            const std::vector<int64_t>& bytes_by_stage, double best_cost,
+                            const ExactOptions& options);
+
+}  // namespace poet::planner
