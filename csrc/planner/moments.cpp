@@ -11,10 +11,12 @@
 namespace poet::planner {
 namespace {
 
-constexpr double kTight = 0.95;  // of the budget
-constexpr int kGrowth = 3;       // of the number of moments
 constexpr int kMostColumns = 150000;
-constexpr double kShareOfRound = 0.2;  // of the time left: the next one takes several times as long
+constexpr double kShareOfRound = 0.3;   // of the time left: the next one takes longer
+constexpr double kShareOfSearch = 0.3;  // likewise, kept for branch and cut
+constexpr int kMostFreeColumns = 8000;
+constexpr double kProofGap = 1e-4;
+constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the best plan
 
 // Where each stage of the fine problem lies: blocks and moments take turns.
 class Places {
@@ -108,65 +110,205 @@ Candidates momentCandidates(const Problem& coarse) {
   return candidates;
 }
 
-std::vector<int> chooseMoments(const Problem& fine, const std::vector<int64_t>& bytes_by_stage,
-                               int64_t budget_bytes, int count) {
-  const Timeline plain = makeTimeline(fine, fine.leastPlan());
-  const auto peak = std::max_element(
-      plain.steps.begin(), plain.steps.end(),
-      [](const TimelineStep& a, const TimelineStep& b) { return a.bytes < b.bytes; });
-  std::vector<int> moments = {peak->stage};
-  std::vector<int> tight;
-  for (int t = 0; t < fine.numStages(); ++t) {
-    if (static_cast<double>(bytes_by_stage[static_cast<size_t>(t)]) >=
-        kTight * static_cast<double>(budget_bytes))
-      tight.push_back(t);
+namespace {
+
+// What a point of the program has of each value, by block.
+class Shares {
+ public:
+  Shares(const Program& program, const std::vector<double>& x) : program_(program), x_(x) {
+    const Problem& coarse = program.problem();
+    replayed_.resize(coarse.values.size());
+    for (const MicroStep& step : program.steps()) {
+      if (step.replay < 0 || x[static_cast<size_t>(step.column)] <= 0) continue;
+      for (const int v : coarse.replays[static_cast<size_t>(step.replay)].outputs)
+        replayed_[static_cast<size_t>(v)].emplace_back(step.stage,
+                                                       x[static_cast<size_t>(step.column)]);
+    }
   }
-  // As many tight stages in each part; of a part the tightest.
-  const auto parts = std::min(static_cast<size_t>(std::max(0, count - 1)), tight.size());
-  for (size_t i = 0; i < parts; ++i) {
-    const auto begin = tight.begin() + static_cast<std::ptrdiff_t>(i * tight.size() / parts);
-    const auto end = tight.begin() + static_cast<std::ptrdiff_t>((i + 1) * tight.size() / parts);
-    moments.push_back(*std::max_element(begin, end, [&](int a, int b) {
-      return bytes_by_stage[static_cast<size_t>(a)] < bytes_by_stage[static_cast<size_t>(b)];
-    }));
+
+  // Of v in the block at `stage`, at most 1.
+  double replayed(int v, int stage) const {
+    double sum = 0;
+    for (const auto& [at, share] : replayed_[static_cast<size_t>(v)]) {
+      if (at == stage) sum += share;
+    }
+    return std::min(1.0, sum);
   }
-  std::sort(moments.begin(), moments.end());
-  moments.erase(std::unique(moments.begin(), moments.end()), moments.end());
-  return moments;
+  // Of v during the moment at `stage`.
+  double resident(int v, int stage) const {
+    const auto& events = program_.events()[static_cast<size_t>(v)];
+    const int step = program_.executionOf(stage);
+    const auto next = std::lower_bound(events.begin(), events.end(), step,
+                                       [](const Event& e, int s) { return e.step < s; });
+    if (next == events.begin() || next == events.end()) return 0;
+    return x_[static_cast<size_t>((next - 1)->gap_column)];
+  }
+
+ private:
+  const Program& program_;
+  const std::vector<double>& x_;
+  std::vector<std::vector<std::pair<int, double>>> replayed_;  // by value: (stage, share)
+};
+
+}  // namespace
+
+std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& moments,
+                                  int64_t free_bytes, const Program& program,
+                                  const std::vector<double>& x) {
+  const Shares shares(program, x);
+  const auto stages = static_cast<size_t>(fine.numStages());
+  std::vector<double> bytes(stages + 1, 0), touched(stages, 0);
+  const auto add = [&](int first, int last, double amount) {
+    if (first > last || amount <= 0) return;
+    bytes[static_cast<size_t>(first)] += amount;
+    bytes[static_cast<size_t>(last) + 1] -= amount;
+  };
+  for (int v = 0; v < fine.numValues(); ++v) {
+    const Evictable& value = fine.values[static_cast<size_t>(v)];
+    if (value.bytes <= free_bytes || value.use_stages.empty()) continue;
+    const auto size = static_cast<double>(value.bytes);
+    auto use = value.use_stages.begin();
+    for (size_t k = 0; k <= moments.size(); ++k) {
+      const int first = k == 0 ? 0 : moments[k - 1] + 1;
+      const int last = (k < moments.size() ? moments[k] : fine.numStages()) - 1;
+      if (value.first_stage > last) continue;
+      if (value.use_stages.back() < first) break;
+      const bool is_new = value.first_stage >= first;
+      const int block = 2 * static_cast<int>(k);
+      const double replayed = is_new ? 0 : shares.replayed(v, block);
+      const double kept =
+          k < moments.size() ? std::max(0.0, shares.resident(v, block + 1) - replayed) : 0;
+      int until = is_new ? value.first_stage : first - 1;  // its last touch in the block
+      while (use != value.use_stages.end() && *use <= last) {
+        if (*use >= first) {
+          until = *use;
+          touched[static_cast<size_t>(*use)] += std::min(1.0, replayed) * size;
+        }
+        ++use;
+      }
+      add(is_new ? value.first_stage + 1 : first, until, std::max(kept, 1 - replayed) * size);
+      add(until + 1, last, kept * size);
+    }
+  }
+  std::vector<Excess> worst;
+  const auto budget = static_cast<double>(program.options().budget_bytes);
+  double resident = 0;
+  size_t block = moments.size() + 1;  // of the last of `worst`
+  for (size_t t = 0; t < stages; ++t) {
+    resident += bytes[t];
+    const double excess = resident + touched[t] +
+                          static_cast<double>(fine.stages[t].fixed_during_bytes) - budget;
+    const auto k = static_cast<size_t>(
+        std::lower_bound(moments.begin(), moments.end(), static_cast<int>(t)) - moments.begin());
+    if (k < moments.size() && moments[k] == static_cast<int>(t)) continue;
+    if (worst.empty() || block != k) {
+      worst.push_back({.stage = static_cast<int>(t), .bytes = excess});
+      block = k;
+    } else if (excess > worst.back().bytes) {
+      worst.back() = {.stage = static_cast<int>(t), .bytes = excess};
+    }
+  }
+  std::sort(worst.begin(), worst.end(), [](const Excess& a, const Excess& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.stage < b.stage;
+  });
+  return worst;
 }
 
-BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
-                            const std::vector<int64_t>& bytes_by_stage, double best_cost,
-                            const ExactOptions& options) {
-  const Deadline deadline(options.time_limit_seconds);
-  BoundOverAll result;
-  std::vector<int> last;
-  for (int count = 1; !deadline.over(); count *= kGrowth) {
-    const std::vector<int> moments = chooseMoments(fine, bytes_by_stage, budget_bytes, count);
-    if (moments == last) break;  // no more of them
-    last = moments;
-    const Problem coarse = atMoments(fine, moments, free_bytes);
-    const Program program(coarse, momentCandidates(coarse),
-                          {.budget_bytes = budget_bytes,
-                           .replay_seconds_limit = options.replay_seconds_limit,
-                           .relaxed = true,
-                           .rows_at_replays = false});
-    if (result.any && program.numColumns() > kMostColumns) break;
-    const double begin = deadline.elapsed();
-    Relaxation root =
-        relax(program, {.time_limit_seconds = deadline.left(), .solver = options.solver});
-    const double took = deadline.elapsed() - begin;
-    if (root.status == SolverStatus::kInfeasible) break;  // no plan keeps the budget: not for us
-    if (!root.has_bound) break;
-    result.any = true;
-    const auto costOf = [&](double scaled) {
-      return std::min(best_cost,
-                      fine.constant_cost + std::max(0.0, scaled / costPerSecond(fine)));
-    };
-    result.bound_cost = std::max(result.bound_cost, costOf(root.bound));
-    if (root.status != SolverStatus::kOptimal || took > kShareOfRound * deadline.left()) break;
+namespace {
+
+int plainPeak(const Problem& fine) {
+  const Timeline plain = makeTimeline(fine, fine.leastPlan());
+  return std::max_element(plain.steps.begin(), plain.steps.end(),
+                          [](const TimelineStep& a, const TimelineStep& b) {
+                            return a.bytes < b.bytes;
+                          })
+      ->stage;
+}
+
+class BoundAtMoments {
+ public:
+  BoundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes, double best_cost,
+                 const ExactOptions& options)
+      : fine_(fine),
+        free_bytes_(free_bytes),
+        budget_bytes_(budget_bytes),
+        best_cost_(best_cost),
+        options_(options),
+        deadline_(options.time_limit_seconds) {}
+
+  BoundOverAll run() {
+    moments_ = {plainPeak(fine_)};
+    while (!deadline_.over()) {
+      const Problem coarse = atMoments(fine_, moments_, free_bytes_);
+      const Program program(coarse, momentCandidates(coarse),
+                            {.budget_bytes = budget_bytes_,
+                             .replay_seconds_limit = options_.replay_seconds_limit,
+                             .relaxed = true,
+                             .rows_at_replays = false});
+      if (result_.any && program.numColumns() > kMostColumns) break;
+      const double begin = deadline_.elapsed();
+      Relaxation root =
+          relax(program, {.time_limit_seconds = deadline_.left(), .solver = options_.solver});
+      if (!root.has_bound) break;
+      take(root.bound);
+      if (root.status != SolverStatus::kOptimal || isClose()) break;
+      const bool is_last = deadline_.elapsed() - begin > kShareOfRound * deadline_.left();
+      const std::vector<Excess> worst =
+          excessBetween(fine_, moments_, free_bytes_, program, root.x);
+      const bool keeps_budget = worst.empty() || worst.front().bytes <= 0;
+      if (keeps_budget || is_last) search(program, root, is_last ? 1 : kShareOfSearch);
+      if (worst.empty() || is_last || isClose()) break;
+      addMoments(worst, keeps_budget ? moments_.size() : moments_.size() / 2);
+    }
+    return std::move(result_);
   }
-  return result;
+
+ private:
+  void take(double scaled) {
+    const double cost =
+        fine_.constant_cost + std::max(0.0, scaled / costPerSecond(fine_));
+    result_.any = true;
+    result_.bound_cost = std::max(result_.bound_cost, std::min(best_cost_, cost));
+  }
+
+  bool isClose() const {
+    return best_cost_ - result_.bound_cost <= kCloseEnough * fine_.plain_seconds;
+  }
+
+  void addMoments(const std::vector<Excess>& worst, size_t most) {
+    const size_t count = std::min(worst.size(), std::max<size_t>(1, most));
+    for (size_t i = 0; i < count; ++i) moments_.push_back(worst[i].stage);
+    std::sort(moments_.begin(), moments_.end());
+  }
+
+  void search(const Program& program, Relaxation& root, double share) {
+    if (deadline_.over() || root.x.empty() || best_cost_ >= kInfinity) return;
+    const double cutoff = (best_cost_ - fine_.constant_cost) * costPerSecond(fine_);
+    if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return;
+    const SearchResult found = searchProgram(program, root,
+                                             {.time_limit_seconds = share * deadline_.left(),
+                                              .relative_gap = kProofGap,
+                                              .threads = options_.threads,
+                                              .solver = options_.solver});
+    // Nothing below the best plan.
+    take(found.status == SolverStatus::kInfeasible ? cutoff : found.bound);
+  }
+
+  const Problem& fine_;
+  const int64_t free_bytes_;
+  const int64_t budget_bytes_;
+  const double best_cost_;
+  const ExactOptions& options_;
+  const Deadline deadline_;
+  std::vector<int> moments_;
+  BoundOverAll result_;
+};
+
+}  // namespace
+
+BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
+                            double best_cost, const ExactOptions& options) {
+  return BoundAtMoments(fine, free_bytes, budget_bytes, best_cost, options).run();
 }
 
 }  // namespace poet::planner

@@ -11,6 +11,8 @@
 
 namespace poet::planner {
 
+class Program;
+
 // Note [Moments]
 // A moment is the first execution of a stage, m_0 < m_1 < ... Memory is looked at there and nowhere
 // else; what lies between two moments is a *block*. A step at its moments is a Problem of its own:
@@ -36,17 +38,26 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
 // All replays of a problem at moments, in its blocks.
 Candidates momentCandidates(const Problem& coarse);
 
-// Up to `count` stages at which memory is short, spread over the step: by the bytes that a good plan
-// has resident at each first execution, and the one where plain training has the most.
-std::vector<int> chooseMoments(const Problem& fine, const std::vector<int64_t>& bytes_by_stage,
-                               int64_t budget_bytes, int count);
+// Where a point of the program at moments has the most in memory between them: the stage of each
+// block that needs the most, worst first. What a block replays comes as late as it can and what it
+// has touched for the last time goes at once, as far as the point has it so.
+struct Excess {
+  int stage = 0;
+  double bytes = 0;  // above the budget; negative below it
+};
+std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& moments,
+                                  int64_t free_bytes, const Program& program,
+                                  const std::vector<double>& x);
 
-;
-
-// The best bound of several numbers of moments, more of them while time lasts. For graphs with
-// paging the store must not charge wake-ups.
+// Note [Which moments]
+// The first moment is the stage at which plain training needs the most. The relaxation at the
+// moments so far says what is resident between them, at least. The next moments are where that is the
+// most, half as many again in each round while it is above the budget somewhere, then as many again.
+// So they gather where memory decides. Source: the idea is that of dynamic discretization discovery (Boland, Hewitt, Marshall,
+// Savelsbergh, Operations Research 2017).
+// The best bound of all rounds, more of them while time lasts, and of branch and cut in the last one
+// where little is left free in it. The store must not charge wake-ups. BoundOverAll::plan is empty.
 BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
-                            const std::vector<int64_t>& bytes_by_stage, double best_cost,
-                            const ExactOptions& options);
+                            double best_cost, const ExactOptions& options);
 
 }  // namespace poet::planner

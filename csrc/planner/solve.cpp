@@ -16,7 +16,6 @@
 #include "planner/planner.h"
 #include "planner/price_search.h"
 #include "planner/search.h"
-#include "planner/timeline.h"
 #include "schedule/simulator.h"
 
 namespace poet {
@@ -230,7 +229,7 @@ class SolveRun {
     if (provable_) limits.time_limit_seconds *= kShareAtMoments;
     options.small_bytes = 0;
     take(boundAtMoments(Problem(graph_, table_, profile_, options), problem_options_.small_bytes,
-                        options_.ram_budget_bytes, bytesByStage(), bestCost(), limits));
+                        options_.ram_budget_bytes, bestCost(), limits));
     if (!provable_ || best_.gap() <= kOptimalGap || deadline_.over()) return;
     options.small_bytes = problem_options_.small_bytes;
     const Problem priced(graph_, table_, profile_, options);
@@ -238,15 +237,6 @@ class SolveRun {
         boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions());
     if (found.plan) best_.offer(priced, *found.plan);
     take(found);
-  }
-
-  // What the best plan has resident during first executions.
-  std::vector<int64_t> bytesByStage() const {
-    std::vector<int64_t> bytes;
-    for (const TimelineStep& step : makeTimeline(problem_, best_.bestPlan()).steps) {
-      if (step.replay < 0) bytes.push_back(step.bytes);
-    }
-    return bytes;
   }
 
   // Is there a bound over every schedule at all? With overlap, time alone has none worth the name.

@@ -21,7 +21,7 @@ DeviceProfile deviceWithStore() {
   profile.compute_watts = 2;
   profile.idle_watts = 1;
   profile.store_watts = 1;
-  profile.generator_state_bytes = 3;
+  profile.generator_state_bytes = 0;  // of which the timeline knows a moment more (they begin within a block)
   profile.store_read_rate = 2;
   profile.store_write_rate = 1;
   return profile;
