@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kPercent = 100;
 constexpr double kColdest = 0.003;    // final temperature, in percent of the plain step's seconds
+constexpr double kStagesOfUnit = 1000;  // more of them are each worth less: temperatures fall alike
 constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
 // Of work: a start, a move, and what a move takes more for each block that it looks at.
 constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerBlock = 2e-9;
@@ -32,6 +33,7 @@ class Annealing {
         options_(options),
         deadline_(options.time_limit_seconds),
         random_(options.seed * 0x9e3779b97f4a7c15ULL + 1),
+        unit_(std::min(1.0, kStagesOfUnit / problem.numStages())),
         state_(problem, start, options.budget_bytes) {
     result_.closest = state_.plan();
     result_.closest_peak_bytes = state_.peakBytes();
@@ -102,7 +104,7 @@ class Annealing {
   void cool() {
     const double progress =
         static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves);
-    temperature_ = options_.hottest * std::pow(kColdest / options_.hottest, progress);
+    temperature_ = unit_ * options_.hottest * std::pow(kColdest / options_.hottest, progress);
   }
 
   // Feasible states make memory cheaper, infeasible ones dearer: the search walks along the border.
@@ -279,6 +281,7 @@ class Annealing {
   const AnnealingOptions& options_;
   const Deadline deadline_;
   std::mt19937_64 random_;
+  const double unit_;
   Liveness state_;
   AnnealingResult result_;
   std::vector<Place> touches_;  // (stage, replay): where one may serve plain training

@@ -11,6 +11,7 @@
 namespace poet::planner {
 namespace {
 
+constexpr double kHalf = 0.5;
 constexpr int kMostColumns = 150000;
 constexpr double kShareOfRound = 0.3;   // of the time left: the next one takes longer
 constexpr double kShareOfSearch = 0.3;  // likewise, kept for branch and cut
@@ -305,6 +306,28 @@ class BoundAtMoments {
 };
 
 }  // namespace
+
+std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options) {
+  const int peak = plainPeak(fine);
+  const Problem coarse = atMoments(fine, {peak});
+  const Program program(coarse, momentCandidates(coarse),
+                        {.budget_bytes = options.budget_bytes,
+                         .replay_seconds_limit = options.replay_seconds_limit,
+                         .relaxed = true,
+                         .rows_at_replays = false});
+  const Relaxation found = relax(
+      program, {.time_limit_seconds = options.time_limit_seconds, .solver = options.solver});
+  std::vector<char> kept;
+  if (found.x.empty()) return kept;
+  const Shares shares(program, found.x);
+  for (int v = 0; v < fine.numValues(); ++v) {
+    const Evictable& value = fine.values[static_cast<size_t>(v)];
+    const bool crosses = value.first_stage < peak && !value.use_stages.empty() &&
+                         value.use_stages.back() > peak;
+    kept.push_back(!crosses || shares.resident(v, 1) > kHalf);
+  }
+  return kept;
+}
 
 BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
                             double best_cost, const ExactOptions& options) {

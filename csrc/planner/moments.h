@@ -49,6 +49,17 @@ std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& m
                                   int64_t free_bytes, const Program& program,
                                   const std::vector<double>& x);
 
+// By value: whether the relaxation at one moment, the stage at which plain training needs the most,
+// keeps it across that moment (or it is not there then). Nearly whole: what to evict is read off it.
+// Empty where the relaxation has no point.
+struct KeptOptions {
+  int64_t budget_bytes = 0;
+  std::optional<double> replay_seconds_limit;
+  double time_limit_seconds = 10;
+  SolverChoice solver = {};
+};
+std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options);
+
 // Note [Which moments]
 // The first moment is the stage at which plain training needs the most. The relaxation at the
 // moments so far says what is resident between them, at least. The next moments are where that is the

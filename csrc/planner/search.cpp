@@ -10,6 +10,7 @@
 #include "planner/greedy.h"
 #include "planner/local_search.h"
 #include "planner/lp_loop.h"
+#include "planner/moments.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
 #include "planner/timeline.h"
@@ -22,6 +23,7 @@ constexpr double kSecondsTolerance = 1e-9;
 // next use.
 constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
+constexpr double kGuideShare = 0.1;  // of the time left, for a relaxation that guides them
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
@@ -67,6 +69,7 @@ class PlanSearch {
   SearchOutcome run(const std::vector<ReplayPlan>& starts) {
     for (const ReplayPlan& start : starts) consider(start);
     greedyStarts();
+    guidedStarts();
     if (limits_.bound_first && !finished()) rebuildProgram();
     if (problem_.pages()) annealWithoutPages();
     annealOnce(firstBurst(), kHot);
@@ -179,9 +182,42 @@ class PlanSearch {
         any = true;
         consider(*plan);
         keepAsCandidate(*plan);
+        mendGreedy(*plan, budget, exponent);
       }
       if (any) return;
     }
+  }
+
+  // What the relaxation at the peak drops there goes first (keptAtPeak).
+  void guidedStarts() {
+    if (goal_.least_peak || finished()) return;
+    const std::vector<char> kept =
+        keptAtPeak(problem_, {.budget_bytes = goal_.budget_bytes,
+                              .replay_seconds_limit = goal_.replay_seconds_limit,
+                              .time_limit_seconds = kGuideShare * deadline_.left(),
+                              .solver = limits_.solver});
+    if (kept.empty()) return;
+    for (const double exponent : kDistanceExponents) {
+      if (deadline_.over()) return;
+      const auto plan = greedyPlan(problem_, {.budget_bytes = goal_.budget_bytes,
+                                              .distance_exponent = exponent,
+                                              .kept = kept});
+      if (!plan) continue;
+      consider(*plan);
+      mendGreedy(*plan, goal_.budget_bytes, exponent, kept);
+    }
+    if (outcome_.best) keepAsCandidate(*outcome_.best);
+  }
+
+  // It knows of generator states too late: again with what they took less.
+  void mendGreedy(const ReplayPlan& plan, int64_t budget, double exponent,
+                  const std::vector<char>& kept = {}) {
+    const int64_t excess = makeTimeline(problem_, plan).peak_bytes - budget;
+    if (goal_.least_peak || budget != goal_.budget_bytes || excess <= 0) return;
+    const auto mended = greedyPlan(problem_, {.budget_bytes = budget - excess,
+                                              .distance_exponent = exponent,
+                                              .kept = kept});
+    if (mended) consider(*mended);
   }
 
   // Below its best peak so far where the peak is what counts.
