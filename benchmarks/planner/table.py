@@ -7,6 +7,7 @@ host has a stated store (STORE), so that two machines solve the same problem. `s
 outside, with the process and the simulator's replay in it and the tracing left out.
 gap = (value - bound) / value; gap_extra = (value - bound) / (value - plain).
 
+`bound` is the greatest that is known, `bound_all` the greatest over every schedule.
 On a machine that does other work too, `--deterministic` limits work instead of seconds, and
 `processor_seconds` says what the solver and its children took of a processor.
 """
@@ -32,6 +33,7 @@ import poet
 from _data import context, save
 from poet import _C
 from poet._solve import solve_on
+from poet._enums import Solver
 
 # Bytes a second and seconds: of a consumer's NVMe drive with its file system.
 STORE = {
@@ -95,7 +97,13 @@ def processor_seconds() -> float:
 
 
 def measure(
-    step: TracedStep, slack: float, mode: str, seconds: float, *, deterministic: bool = False
+    step: TracedStep,
+    slack: float,
+    mode: str,
+    seconds: float,
+    *,
+    solver: Solver = Solver.CBC,
+    deterministic: bool = False,
 ) -> dict[str, Any]:
     """Solves once and says what came of it."""
     budget = step.budget(slack)
@@ -112,6 +120,7 @@ def measure(
         paging=mode != "recompute",
         away_between_steps=False,
         time_limit_s=seconds,
+        solver=solver,
         deterministic=deterministic,
     )
     took = time.perf_counter() - begin
@@ -125,6 +134,7 @@ def measure(
         "seconds": took,
         "processor_seconds": used,
         "limit_seconds": seconds,
+        "solver": str(solver),
         "deterministic": deterministic,
         "budget_bytes": budget,
         "least_ram_budget": schedule.least_ram_budget,
@@ -140,6 +150,7 @@ def measure(
             "extra_percent": 100 * (value / plain - 1),
             "bound": bound,
             "bound_scope": schedule.bound_scope,
+            "bound_all": schedule.bound_all,
             "bound_extra_percent": 100 * (bound / plain - 1),
             "gap_percent": 100 * (value - bound) / value,
             "gap_extra_percent": 100 * (value - bound) / max(value - plain, 1e-12),
@@ -153,10 +164,12 @@ def line(record: dict[str, Any]) -> str:
     head = f"{record['graph']:15} {record['slack']:4g} {record['mode']:9} {record['status']:10}"
     if "value" not in record:
         return f"{head} least {record['least_ram_budget']}  {record['seconds']:6.1f} s"
+    over_all = 100 * ((record["bound_all"] or 0) / record["plain"] - 1)
     return (
         f"{head} {record['extra_percent']:+7.2f} % (bound {record['bound_extra_percent']:+7.2f}) "
         f"gap {record['gap_percent']:6.2f} gap_extra {record['gap_extra_percent']:6.1f} % "
-        f"{record['bound_scope']:10} {record['seconds']:6.1f} s "
+        f"{record['bound_scope']:10} (all {over_all:+.2f}) "
+        f"{record['seconds']:6.1f} s "
         f"({record['processor_seconds']:.1f} of a processor)"
     )
 
@@ -185,6 +198,7 @@ def main() -> None:
     parser.add_argument("--slacks", type=float, nargs="+")
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--seconds", type=float, help="in place of each row's own")
+    parser.add_argument("--solver", choices=[str(each) for each in Solver], default="cbc")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--save", help="name under benchmarks/data", metavar="NAME")
@@ -201,6 +215,7 @@ def main() -> None:
                     slack,
                     mode,
                     options.seconds or row.seconds,
+                    solver=Solver(options.solver),
                     deterministic=options.deterministic,
                 )
                 records.append(record)

@@ -96,6 +96,7 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly("bound", [](const Schedule& s) { return s.bound; })
       .def_property_readonly("gap", [](const Schedule& s) { return s.gap; })
       .def_property_readonly("bound_scope", [](const Schedule& s) { return s.bound_scope; })
+      .def_property_readonly("bound_all", [](const Schedule& s) { return s.bound_all; })
       .def_property_readonly("believed_peak_bytes",
                              [](const Schedule& s) { return s.believed_peak_bytes; })
       .def_property_readonly("believed_seconds",

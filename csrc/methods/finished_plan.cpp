@@ -59,6 +59,7 @@ Schedule FinishedPlan::with(planner::ReplayPlan plan, double bound_cost,
     schedule.bound = std::min(value, plain);
     schedule.gap = 0;
     schedule.bound_scope = "all";
+    schedule.bound_all = schedule.bound;
     return schedule;
   }
   schedule.bound = std::min(value, inUnit(problem_.plain_seconds + std::max(0.0, bound_cost)));

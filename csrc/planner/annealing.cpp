@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <tuple>
 
 #include "planner/clock.h"
 #include "planner/liveness.h"
@@ -12,14 +13,18 @@ namespace {
 
 constexpr double kPercent = 100;
 constexpr double kColdest = 0.003;    // final temperature, in percent of the plain step's seconds
+constexpr double kStagesOfUnit = 1000;  // more of them are each worth less: temperatures fall alike
 constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
-// Of work: a start, a move, and what a move takes more for each stage.
-constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerStage = 5e-9;
+// Of work: a start, a move, and what a move takes more for each block that it looks at.
+constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerBlock = 2e-9;
 constexpr double kPriceStep = 1.1;
 constexpr double kLeastPrice = 0.02, kMostPrice = 500;
 constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts
 constexpr double kReplayAbsentInput = 0.7;
 constexpr int kMostChain = 12;
+// Of the moves: made at several twins at once, where there are any.
+constexpr double kTiedShare = 0.15;
+constexpr int kMostTiedBits = 7;  // at up to 2^6 of them
 
 class Annealing {
  public:
@@ -28,8 +33,9 @@ class Annealing {
         options_(options),
         deadline_(options.time_limit_seconds),
         random_(options.seed * 0x9e3779b97f4a7c15ULL + 1),
+        unit_(std::min(1.0, kStagesOfUnit / problem.numStages())),
         state_(problem, start, options.budget_bytes) {
-    result_.closest = start;
+    result_.closest = state_.plan();
     result_.closest_peak_bytes = state_.peakBytes();
     for (int t = 0; t < problem.numStages(); ++t) {
       for (const int v : problem.stages[static_cast<size_t>(t)].needs) {
@@ -40,8 +46,9 @@ class Annealing {
           if (r >= 0 && problem.runnable(r, t)) touches_.push_back({t, r});
         }
       }
-      for (const int r : start.by_stage[static_cast<size_t>(t)]) present_.push_back({t, r});
+      for (const int r : state_.replaysAt(t)) present_.push_back({t, r});
     }
+    findTwins();
   }
 
   AnnealingResult run() {
@@ -51,9 +58,11 @@ class Annealing {
     energy_ = energy();
     while (!deadline_.over() && result_.moves < options_.most_moves) {
       cool();
+      const int64_t before = state_.work();
       for (int i = 0; i < kMovesPerUpdate; ++i) step();
       result_.moves += kMovesPerUpdate;
-      chargeWork((kSecondsPerMove + kSecondsPerStage * problem_.numStages()) * kMovesPerUpdate);
+      chargeWork(kSecondsPerMove * kMovesPerUpdate +
+                 kSecondsPerBlock * static_cast<double>(state_.work() - before));
       adjustPrice();
     }
     return std::move(result_);
@@ -95,7 +104,7 @@ class Annealing {
   void cool() {
     const double progress =
         static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves);
-    temperature_ = options_.hottest * std::pow(kColdest / options_.hottest, progress);
+    temperature_ = unit_ * options_.hottest * std::pow(kColdest / options_.hottest, progress);
   }
 
   // Feasible states make memory cheaper, infeasible ones dearer: the search walks along the border.
@@ -116,7 +125,9 @@ class Annealing {
   void step() {
     added_.clear();
     const double kind = uniform();
-    if (present_.empty() || kind < kInsertShare) {
+    if (!twins_.empty() && uniform() < kTiedShare) {
+      proposeTied(kind);
+    } else if (present_.empty() || kind < kInsertShare) {
       proposeInsert();
     } else if (kind < kInsertShare + kRemoveShare) {
       proposeRemove();
@@ -164,13 +175,13 @@ class Annealing {
       const int next = todo_.back();
       todo_.pop_back();
       if (isPresent({t, next})) continue;
-      state_.insert(t, next);
-      added_.push_back({t, next});
       for (const int u : problem_.replays[static_cast<size_t>(next)].inputs) {
-        if (state_.liveBefore(t, u)) continue;
+        if (state_.residentAt(t, next, u)) continue;
         const int source = wayBack(u, t);
         if (source >= 0 && uniform() < kReplayAbsentInput) todo_.push_back(source);
       }
+      state_.insert(t, next);
+      added_.push_back({t, next});
     }
   }
 
@@ -191,26 +202,97 @@ class Annealing {
 
   void proposeShift() {
     Place place{};
-    if (!pickPresent(place)) return;
-    const Replay& replay = problem_.replays[static_cast<size_t>(place.what)];
+    if (pickPresent(place)) shift(place, anyDistance());
+  }
+
+  int anyDistance() {
     const int reach = 1 << below(7);
-    int to = place.stage + static_cast<int>(below(static_cast<size_t>(2 * reach + 1))) - reach;
-    to = state_.blockStage(std::clamp(to, replay.last_stage + 1, replay.until_stage));
+    return static_cast<int>(below(static_cast<size_t>(2 * reach + 1))) - reach;
+  }
+
+  void shift(const Place& place, int by) {
+    const Replay& replay = problem_.replays[static_cast<size_t>(place.what)];
+    const int to = state_.blockStage(
+        std::clamp(place.stage + by, replay.last_stage + 1, replay.until_stage));
     if (to == place.stage) return;
     state_.remove(place.stage, place.what);
     addWithInputs(to, place.what);
+  }
+
+  // ---- twins (Note [Repeated blocks])
+  // ------------------------------------------------------------------------------------------------------
+
+  // Touches of the same colour, served by replays of the same colour: runs of two or more.
+  void findTwins() {
+    struct Coloured {
+      uint64_t touched, served;
+      bool page;
+      int touch;
+      auto colours() const { return std::tuple(touched, served, page); }
+    };
+    std::vector<Coloured> all;
+    for (size_t i = 0; i < touches_.size(); ++i) {
+      const Replay& replay = problem_.replays[static_cast<size_t>(touches_[i].what)];
+      const int made = problem_.values[static_cast<size_t>(replay.outputs.front())].first_stage;
+      all.push_back({problem_.stages[static_cast<size_t>(touches_[i].stage)].colour,
+                     made < 0 ? 0 : problem_.stages[static_cast<size_t>(made)].colour,
+                     replay.is_page, static_cast<int>(i)});
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Coloured& a, const Coloured& b) {
+      return a.colours() < b.colours();
+    });
+    for (size_t begin = 0; begin < all.size();) {
+      size_t end = begin + 1;
+      while (end < all.size() && all[end].colours() == all[begin].colours()) ++end;
+      if (end - begin > 1) {
+        for (size_t i = begin; i < end; ++i) {
+          twins_.push_back({.touch = all[i].touch,
+                            .first = static_cast<int>(twins_.size() - (i - begin)),
+                            .count = static_cast<int>(end - begin)});
+        }
+      }
+      begin = end;
+    }
+  }
+
+  // The same at some twins in a row.
+  void proposeTied(double kind) {
+    const size_t picked = below(twins_.size());
+    const Twin group = twins_[picked];
+    const int most = std::min(group.count, 1 << below(kMostTiedBits));
+    const int at = static_cast<int>(picked) - group.first;
+    const int begin = std::max(0, at - static_cast<int>(below(static_cast<size_t>(most))));
+    const int end = std::min(group.count, begin + most);
+    const int by = anyDistance();
+    for (int i = begin; i < end; ++i) {
+      const Place& touch =
+          touches_[static_cast<size_t>(twins_[static_cast<size_t>(group.first + i)].touch)];
+      if (kind < kInsertShare) {
+        addWithInputs(touch.stage, touch.what);
+      } else if (kind < kInsertShare + kRemoveShare) {
+        state_.remove(touch.stage, touch.what);
+      } else if (isPresent(touch)) {
+        shift(touch, by);
+      }
+    }
   }
 
   const Problem& problem_;
   const AnnealingOptions& options_;
   const Deadline deadline_;
   std::mt19937_64 random_;
+  const double unit_;
   Liveness state_;
   AnnealingResult result_;
   std::vector<Place> touches_;  // (stage, replay): where one may serve plain training
   std::vector<Place> present_;  // (stage, replay), with leftovers
   std::vector<Place> added_;
   std::vector<int> todo_;
+  struct Twin {
+    int touch;         // index into touches_
+    int first, count;  // of its run in twins_
+  };
+  std::vector<Twin> twins_;
   double temperature_ = 1;
   double price_ = 1;
   double energy_ = 0;

@@ -23,7 +23,9 @@ struct AnnealingOptions {
   std::optional<double> replay_seconds_limit;
   int64_t most_moves =
       1000000;  // the schedule of temperatures follows the moves: equal seeds give equal results
-  double hottest = 3;             // first temperature, in percent of the plain step's seconds
+  // First temperature, in percent of the plain step's seconds; of long steps of the seconds of
+  // 1,000 average ops.
+  double hottest = 3;
   double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
   bool pages = true;  // moves may page

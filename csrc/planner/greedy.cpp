@@ -14,6 +14,10 @@ namespace {
 // counts twice.
 constexpr int kLongestChain = 40;
 constexpr double kLeastCostSeconds = 1e-9;
+constexpr double kKept = 1e3;  // how much less gladly what is to be kept is evicted
+// Above so many values in memory only the cheapest by their last known costs are looked at closely.
+constexpr size_t kMostScored = 400;
+constexpr size_t kShortList = 64;
 
 class Greedy {
  public:
@@ -25,7 +29,8 @@ class Greedy {
         keep_(problem.values.size(), 0),
         wanted_(problem.values.size(), 0),
         mark_(problem.replays.size(), 0),
-        kept_generator_(problem.replays.size(), 0) {
+        kept_generator_(problem.replays.size(), 0),
+        known_cost_(problem.values.size(), -1) {
     plan_.by_stage.resize(problem.stages.size());
     for (int v = 0; v < problem_.numValues(); ++v) {
       if (value(v).first_stage < 0 && !value(v).starts_away && !value(v).use_stages.empty()) put(v);
@@ -154,37 +159,58 @@ class Greedy {
   bool makeRoom(int64_t bytes, int t) {
     const int64_t limit = options_.budget_bytes - bytes - generators_;
     if (used_ <= limit) return true;
-    std::vector<Candidate> candidates;
-    for (const int v : ram_) {
-      if (keep_[static_cast<size_t>(v)]) continue;
-      const double score = evictionScore(v, t);
-      if (score < std::numeric_limits<double>::infinity()) candidates.push_back({score, v});
-    }
-    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-      return a.score != b.score ? a.score < b.score : a.value < b.value;
-    });
     std::vector<int> gone;
-    for (const Candidate& candidate : candidates) {
+    for (bool all = ram_.size() <= kMostScored;; all = true) {
+      for (const Candidate& candidate : candidatesToEvict(t, all)) {
+        if (used_ <= limit) break;
+        drop(candidate.value);
+        gone.push_back(candidate.value);
+      }
       if (used_ <= limit) break;
-      drop(candidate.value);
-      gone.push_back(candidate.value);
+      if (all) return false;
     }
-    if (used_ > limit) return false;
     for (size_t i = gone.size(); i-- > 0;) {
       if (used_ + value(gone[i]).bytes <= limit) put(gone[i]);
     }
     return true;
   }
 
-  double evictionScore(int v, int t) {
+  // Cheapest first; all of them, or those that were the cheapest when they were last scored.
+  std::vector<Candidate> candidatesToEvict(int t, bool all) {
+    std::vector<Candidate> candidates;
+    for (const int v : ram_) {
+      if (keep_[static_cast<size_t>(v)]) continue;
+      const double score = evictionScore(v, t, /*closely=*/all);
+      if (score < std::numeric_limits<double>::infinity()) candidates.push_back({score, v});
+    }
+    const auto cheaper = [](const Candidate& a, const Candidate& b) {
+      return a.score != b.score ? a.score < b.score : a.value < b.value;
+    };
+    if (!all && candidates.size() > kShortList) {
+      std::nth_element(candidates.begin(), candidates.begin() + kShortList, candidates.end(),
+                       cheaper);
+      candidates.resize(kShortList);
+    }
+    if (!all) {
+      for (Candidate& candidate : candidates)
+        candidate.score = evictionScore(candidate.value, t, /*closely=*/true);
+    }
+    std::sort(candidates.begin(), candidates.end(), cheaper);
+    return candidates;
+  }
+
+  // `closely`: with the cost as it is now, not as it was when it was last looked at.
+  double evictionScore(int v, int t, bool closely) {
     const int next = problem_.plainTouchFrom(v, t);
     if (next < 0) return -1;
     if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
-    const double cost = costToBringBack(v, next, /*by_recipe=*/false);
+    double& cost = known_cost_[static_cast<size_t>(v)];
+    if (closely || cost < 0) cost = costToBringBack(v, next, /*by_recipe=*/false);
     const double bytes = static_cast<double>(value(v).bytes);
     double score =
         (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
                                       std::pow(std::max(1, next - t), options_.distance_exponent));
+    if (!options_.kept.empty() && options_.kept[static_cast<size_t>(v)]) score *= kKept;
     if (options_.jitter > 0) {
       score *=
           std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(random_);
@@ -231,6 +257,7 @@ class Greedy {
   std::vector<int> wanted_;  // reads still to come in this stage
   std::vector<int> mark_;
   std::vector<char> kept_generator_;
+  std::vector<double> known_cost_;  // of bringing it back, when that was last looked at; -1: never
   std::vector<int> stack_;
   int round_ = 0;
   int64_t used_ = 0;

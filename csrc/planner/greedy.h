@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
@@ -21,6 +22,8 @@ struct GreedyOptions {
   double size_exponent = 1;
   double jitter = 0;  // scores are multiplied by 1 +- jitter
   uint64_t seed = 0;
+  // By value: to be kept where there is a choice, as a relaxation has it. Empty: no advice.
+  std::vector<char> kept = {};
 };
 
 // Nullopt where it finds no way at some stage.

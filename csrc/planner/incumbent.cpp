@@ -148,6 +148,7 @@ void Incumbent::describe(Schedule& schedule) const {
     return value > 0 ? std::max(0.0, (value - bound) / value) : 0.0;
   };
   schedule.status = Status::kFeasible;
+  if (all_bound_) schedule.bound_all = std::min(*all_bound_, value);
   const bool candidates = candidates_bound_ && (!all_bound_ || *candidates_bound_ > *all_bound_);
   if (all_bound_ && gapTo(*all_bound_) <= kOptimalGap) {
     schedule.status = Status::kOptimal;

@@ -13,8 +13,15 @@ namespace poet::planner {
 // Stages in which nothing is touched, made or replayed are not kept one by one: they count through
 // the next stage in which something is (its *block*).
 //
-// One change at a time: change() a few stages, look at the totals, then keep() or undo(). Replays
-// that nothing reads are dropped as they are met. Totals are exact in bytes but for small values
+// Note [Liveness by events]
+// The events of a value are its birth, its touches and the replays that make it; it is resident
+// between two of them exactly if the later one is a touch. One replay more or less thus changes the
+// residency of its outputs and inputs between two neighbouring events each, and nothing else: a sum
+// over the blocks in between, which costs a nanosecond a block, and the needs of the blocks at both
+// ends. Replays of a stage stand in ascending order.
+//
+// One change at a time: insert and remove, settle(), look at the totals, then keep() or undo().
+// Replays that nothing reads are dropped by settle(). Totals are exact in bytes but for small values
 // that are held (constants, as in the program).
 class Liveness {
  public:
@@ -27,67 +34,91 @@ class Liveness {
   }
   const std::vector<int>& replaysAt(int t) const { return plan_.by_stage[static_cast<size_t>(t)]; }
   const ReplayPlan& plan() const { return plan_; }
-  bool liveBefore(int t, int v) const {
-    return (word(block_of_[static_cast<size_t>(t)], v) >> (v & 63)) & 1;
+  // Whether v is resident where replay r would run in stage t, which does not hold it (yet).
+  bool residentAt(int t, int r, int v) const {
+    return nextEvent(v, keyOf(block_of_[static_cast<size_t>(t)], r)).touches;
   }
   double seconds() const { return seconds_; }  // replays and transfers
   double cost() const { return cost_; }        // in the objective; each transfer wakes the store
   // Sum over stages of what lies above the budget, and the greatest of them.
-  double excessBytes() const { return excess_ + wrong_start_; }
+  double excessBytes() const { return static_cast<double>(excess_ + wrong_start_); }
   int64_t peakBytes() const;  // above all bounds for a plan that no schedule can be
+  // Blocks and events that changes have looked at so far.
+  int64_t work() const { return work_; }
 
   void insert(int t, int r);  // no effect where it is there already
   void remove(int t, int r);
-  void settle();  // brings liveness up to date after inserts and removes
+  void settle();  // drops what has become useless; totals hold after it
   void keep();
   void undo();
 
  private:
-  struct Saved {
-    int block = 0;
-    std::vector<int> replays;
-    std::vector<uint64_t> live;
-    int64_t live_bytes = 0;
-    int64_t need = 0;
+  using Key = int64_t;  // block and place in it
+  struct Next {
+    Key key = 0;
+    bool touches = false;  // false where there is no event, too
+  };
+  struct Previous {
+    int block = -1;  // -1: the start of the step
+    int maker = -1;  // the replay that makes the value there; -1: another event
+  };
+  struct Change {
+    enum Kind : uint8_t { kInsert, kRemove, kSpan, kNeed } kind;
+    int first = 0;      // replay; first block of a span; block
+    int last = 0;       // block; last block of a span
+    int64_t bytes = 0;  // of a span; the need before
   };
 
-  void findBlocks();
-  uint64_t word(int b, int v) const {
-    return live_[static_cast<size_t>(b) * words_ + static_cast<size_t>(v >> 6)];
-  }
-  void save(int b);
-  void markDirty(int b);
-  bool sweep(int b);  // true where liveness before the block changed
+  void findBlocks(const ReplayPlan& plan);
+  void findEvents();
+  void findPlain();
+  Key keyOf(int block, int place) const { return static_cast<Key>(block) * width_ + place; }
+  int execution() const { return width_ - 2; }  // place of the first execution's touches
+  int birth() const { return width_ - 1; }
+  Next nextEvent(int v, Key after) const;
+  Previous previousEvent(int v, Key before) const;
+  void place(int r, int b);
+  void displace(int r, int b);
+  void addSpan(int v, const Previous& from, int to, int sign);
+  void markStale(int b);
+  void refresh(int b);
   void count(int r, int by);
   void sumExcess();
-  int64_t excessAt(int b) const;
+  int64_t excessAt(size_t b) const;
 
   const Problem& problem_;
   const int64_t budget_;
-  const size_t words_;
+  const int width_;  // places in a block: each replay, the first execution, births
   ReplayPlan plan_;
   std::vector<int> block_of_;        // by stage
   std::vector<int> stage_of_block_;  // the last stage of each block
   std::vector<int64_t> quiet_;       // by block: greatest fixed bytes of the stages before its last
-  std::vector<uint64_t> live_;       // before each block, words_ each; one more row for the end
-  std::vector<int64_t> live_bytes_;  // likewise
+  std::vector<std::vector<int>> readers_;  // by value: replays
+  std::vector<std::vector<int>> touched_;  // by value: blocks of first executions
+  std::vector<int> born_;                  // by value: block; -1 for the start of the step
+  std::vector<std::vector<int>> at_;       // by replay: its blocks, ascending
+  std::vector<int64_t> live_bytes_;  // before each block, and at the end
   std::vector<int64_t> need_;        // greatest step of each block, generator states left out
   std::vector<int64_t> generators_;  // bytes of generator states during each block
-  std::vector<int> used_;            // by replay: times in the plan
-  std::vector<char> saved_mark_, dirty_;
-  std::vector<Saved> saved_;
-  size_t num_saved_ = 0;
-  int highest_dirty_ = -1;
-  int num_dirty_ = 0;
+  std::vector<int> stale_;           // blocks whose need is to be found again
+  std::vector<char> is_stale_;
+  struct Place {
+    int block;
+    int replay;
+  };
+  std::vector<Place> suspects_;  // replays whose outputs may not be read any more
+  std::vector<Change> changes_;  // since keep()
   double seconds_ = 0, saved_seconds_ = 0;
   double cost_ = 0, saved_cost_ = 0;
   // Bytes that the plan finds in memory when the step begins, and that are away then: no plan may.
-  double wrong_start_ = 0, saved_wrong_start_ = 0;
-  std::vector<int> starts_away_;  // values
-  double excess_ = 0, saved_excess_ = 0;
+  int64_t wrong_start_ = 0, saved_wrong_start_ = 0;
+  int64_t excess_ = 0, saved_excess_ = 0;
   bool generators_changed_ = false;
   std::vector<int64_t> saved_generators_;
-  std::vector<uint64_t> scratch_;
+  std::vector<int> seen_;        // by value: round in which `resident_` was set (refresh)
+  std::vector<char> resident_;
+  int round_ = 0;
+  int64_t work_ = 0;
 };
 
 }  // namespace poet::planner

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "planner/repeats.h"
 
 namespace poet::planner {
 namespace {
@@ -90,6 +91,8 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
 
 void Problem::findStages() {
   for (int64_t k = 0; k <= graph_->numOps(); ++k) stages.push_back(Stage{.op = OpId(k)});
+  const std::vector<uint64_t> colours = opColours(*graph_);
+  for (size_t k = 0; k < colours.size(); ++k) stages[k].colour = colours[k];
 }
 
 void Problem::findReplays(const RecipeTable& table, const ProblemOptions& options) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "device/profile.h"
@@ -91,6 +92,9 @@ struct Replay {
 };
 
 struct Stage {
+  // As fixed_during_bytes: nothing asks for memory then. Sums with the bytes of a graph stay in range.
+  static constexpr int64_t kNoMemoryRow = std::numeric_limits<int64_t>::min() / 4;
+
   OpId op;                         // Graph::endOfStep() for the last one
   int64_t fixed_before_bytes = 0;  // fixed values resident while replays of this stage run
   int64_t fixed_during_bytes =
@@ -99,6 +103,7 @@ struct Stage {
       0;  // part of both: small values past their natural death, held for later replays
   std::vector<int> needs = {};  // evictable values that op touches, ascending; its outputs left out
   std::vector<int> born = {};   // evictable values that op makes
+  uint64_t colour = 0;          // equal for twins (Note [Repeated blocks])
 };
 
 struct ProblemOptions {

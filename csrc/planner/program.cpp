@@ -82,8 +82,11 @@ void Program::addValue(int v, std::vector<Event>& events) {
     Event& event = events[k];
     const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
     int after = -1;
+    const bool merged = mergesGaps() && step.replay >= 0 && !event.makes && before >= 0 &&
+                        k + 1 < events.size() &&
+                        steps_[static_cast<size_t>(events[k + 1].step)].stage == step.stage;
     if (k + 1 < events.size()) {
-      after = event.gap_column = model_.addBinary(0);
+      after = event.gap_column = merged ? before : model_.addBinary(0);
       items_.push_back({.first = event.step + 1,
                         .last = events[k + 1].step,
                         .column = after,
@@ -102,7 +105,7 @@ void Program::addValue(int v, std::vector<Event>& events) {
       model_.upper[static_cast<size_t>(step.column)] = 0;
     } else if (step.replay >= 0) {  // (2)
       atMost(step.column, before, -1);
-      if (after >= 0) atMost(after, before, -1);
+      if (after >= 0 && !merged) atMost(after, before, -1);
     } else {  // (3)
       POET_INTERNAL_ASSERT(before >= 0, "value ", v, " is used before it can be there");
       model_.lower[static_cast<size_t>(before)] = 1;

@@ -10,6 +10,7 @@
 #include "planner/greedy.h"
 #include "planner/local_search.h"
 #include "planner/lp_loop.h"
+#include "planner/moments.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
 #include "planner/timeline.h"
@@ -22,6 +23,7 @@ constexpr double kSecondsTolerance = 1e-9;
 // next use.
 constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
+constexpr double kGuideShare = 0.1;  // of the time left, for a relaxation that guides them
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
@@ -35,7 +37,10 @@ constexpr int kAncestors = 12;
 constexpr int kWidening = 3, kMostAncestors = 100;
 constexpr int kMostColumnsToWiden = 30000;
 constexpr int kNear = 2;
-constexpr double kRelaxationShare = 0.5;  // of the time limit
+constexpr double kRelaxationShare = 0.5;  // of the time limit, for all of them together
+constexpr double kRelaxAgainShare = 0.15;  // of the time left: one that takes longer is not repeated
+constexpr int kMostColumnsToRelax = 150000;
+constexpr int kFewAncestors = 4;  // where programs are larger than that
 constexpr double kWindowSeconds = 2;
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
@@ -64,6 +69,7 @@ class PlanSearch {
   SearchOutcome run(const std::vector<ReplayPlan>& starts) {
     for (const ReplayPlan& start : starts) consider(start);
     greedyStarts();
+    guidedStarts();
     if (limits_.bound_first && !finished()) rebuildProgram();
     if (problem_.pages()) annealWithoutPages();
     annealOnce(firstBurst(), kHot);
@@ -176,9 +182,42 @@ class PlanSearch {
         any = true;
         consider(*plan);
         keepAsCandidate(*plan);
+        mendGreedy(*plan, budget, exponent);
       }
       if (any) return;
     }
+  }
+
+  // What the relaxation at the peak drops there goes first (keptAtPeak).
+  void guidedStarts() {
+    if (goal_.least_peak || finished()) return;
+    const std::vector<char> kept =
+        keptAtPeak(problem_, {.budget_bytes = goal_.budget_bytes,
+                              .replay_seconds_limit = goal_.replay_seconds_limit,
+                              .time_limit_seconds = kGuideShare * deadline_.left(),
+                              .solver = limits_.solver});
+    if (kept.empty()) return;
+    for (const double exponent : kDistanceExponents) {
+      if (deadline_.over()) return;
+      const auto plan = greedyPlan(problem_, {.budget_bytes = goal_.budget_bytes,
+                                              .distance_exponent = exponent,
+                                              .kept = kept});
+      if (!plan) continue;
+      consider(*plan);
+      mendGreedy(*plan, goal_.budget_bytes, exponent, kept);
+    }
+    if (outcome_.best) keepAsCandidate(*outcome_.best);
+  }
+
+  // It knows of generator states too late: again with what they took less.
+  void mendGreedy(const ReplayPlan& plan, int64_t budget, double exponent,
+                  const std::vector<char>& kept = {}) {
+    const int64_t excess = makeTimeline(problem_, plan).peak_bytes - budget;
+    if (goal_.least_peak || budget != goal_.budget_bytes || excess <= 0) return;
+    const auto mended = greedyPlan(problem_, {.budget_bytes = budget - excess,
+                                              .distance_exponent = exponent,
+                                              .kept = kept});
+    if (mended) consider(*mended);
   }
 
   // Below its best peak so far where the peak is what counts.
@@ -232,19 +271,13 @@ class PlanSearch {
   }
 
   void rebuildProgram() {
-    Candidates candidates = ancestorCandidates(problem_, ancestors_, kNear);
-    for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
-    include(problem_, current(), candidates);
     search_.reset();
-    program_ =
-        std::make_unique<Program>(problem_, candidates,
-                                  ProgramOptions{.budget_bytes = goal_.budget_bytes,
-                                                 .replay_seconds_limit = goal_.replay_seconds_limit,
-                                                 .replay_weight = 1});
-    relaxation_ =
-        relax(*program_, {.time_limit_seconds = std::min(
-                              deadline_.left(), kRelaxationShare * limits_.time_limit_seconds),
-                          .solver = limits_.solver});
+    program_ = programWith(ancestors_);
+    if (program_->numColumns() > kMostColumnsToRelax && ancestors_ > kFewAncestors) {
+      ancestors_ = kFewAncestors;
+      program_ = programWith(ancestors_);
+    }
+    relaxation_ = relaxed();
     if (relaxation_.has_bound && !goal_.least_peak) {
       narrow_bound_ = 0;
       outcome_.bound_cost =
@@ -257,6 +290,32 @@ class PlanSearch {
                                                                .solver = limits_.solver});
     stale_ = false;
     whole_tried_ = std::numeric_limits<double>::infinity();
+  }
+
+  std::unique_ptr<Program> programWith(int ancestors) const {
+    Candidates candidates = ancestorCandidates(problem_, ancestors, kNear);
+    for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
+    include(problem_, current(), candidates);
+    return std::make_unique<Program>(
+        problem_, candidates,
+        ProgramOptions{.budget_bytes = goal_.budget_bytes,
+                       .replay_seconds_limit = goal_.replay_seconds_limit,
+                       .replay_weight = 1});
+  }
+
+  // Nothing is known of it where there is no time for it: windows do without.
+  Relaxation relaxed() {
+    const double left =
+        std::min(deadline_.left(),
+                 kRelaxationShare * limits_.time_limit_seconds - relaxation_seconds_);
+    if (left <= 0 || program_->numColumns() > kMostColumnsToRelax ||
+        last_relaxation_seconds_ > kRelaxAgainShare * deadline_.left())
+      return {};
+    const double begin = deadline_.elapsed();
+    Relaxation found = relax(*program_, {.time_limit_seconds = left, .solver = limits_.solver});
+    last_relaxation_seconds_ = deadline_.elapsed() - begin;
+    relaxation_seconds_ += last_relaxation_seconds_;
+    return found;
   }
 
   // Where transfers take the place of recomputes the relaxed program is nearly whole: its rounded
@@ -333,6 +392,7 @@ class PlanSearch {
   int ancestors_ = kAncestors;
   double narrow_bound_ = 0;  // over fewer candidates, while there is none over the present ones
   double last_progress_ = 0;
+  double relaxation_seconds_ = 0, last_relaxation_seconds_ = 0;
 };
 
 }  // namespace

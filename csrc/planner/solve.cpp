@@ -11,6 +11,7 @@
 #include "planner/exact.h"
 #include "planner/extract.h"
 #include "planner/incumbent.h"
+#include "planner/moments.h"
 #include "planner/options.h"
 #include "planner/planner.h"
 #include "planner/price_search.h"
@@ -25,8 +26,12 @@ namespace {
 constexpr double kShareWithoutPlan = 0.4;
 // Likewise; then more optimizer state stays in the store between steps.
 constexpr double kShareBeforeMoreIsAway = 0.3;
-// Likewise; then a bound over every schedule is looked for.
-constexpr double kShareBeforeProof = 0.45;
+// Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
+constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
+// Of the time left then: for the bound at moments, where a proof follows.
+constexpr double kShareAtMoments = 0.5;
+// Of the time limit: what must be left for another search.
+constexpr double kLeastShareToSearch = 0.1;
 
 ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
                               const std::vector<ValueId>& away) {
@@ -169,7 +174,8 @@ class SolveRun {
   // ---- large graphs: search
   // ---------------------------------------------------------------------------------------
   Schedule solveLarge() {
-    provable_ = isProvable();
+    boundable_ = isBoundable();
+    provable_ = boundable_ && isProvable();
     floor_ = problem_.exact ? Floor{problem_.floor_bytes, problem_.floor_op} : exactFloor();
     if (options_.minimize == Objective::kMemory) {
       const SearchOutcome outcome = searchLeastPeak(0);
@@ -189,10 +195,11 @@ class SolveRun {
       if (outcome.closest_peak_bytes > options_.ram_budget_bytes) return withoutPlan(outcome);
       outcome = searchLeastCost({outcome.closest}, time_limit_seconds_);
     }
-    if (best_.any() && provable_) {
+    if (best_.any() && boundable_) {
       boundAllSchedules();
-      provable_ = false;  // the search has the rest
-      if (best_.gap() > kOptimalGap) {
+      boundable_ = provable_ = false;  // the search has the rest
+      if (best_.gap() > kOptimalGap &&
+          deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
         const SearchOutcome more = searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
@@ -204,30 +211,44 @@ class SolveRun {
                      : best_.finished();
   }
 
-  // Of the problem whose cost no schedule can beat: with overlap that of free time, energy charged.
+  // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
   void boundAllSchedules() {
     ProblemOptions options = problem_options_;
     if (!blocking_) options.transfer_price = 0;
-    const Problem priced(graph_, table_, profile_, options);
     const double watts = profile_.busyWatts() + profile_.alwaysWatts();
     const bool joules = options_.minimize == Objective::kEnergy;
-    const double best_cost =
-        best_.best().objectiveValue() / (joules ? watts : 1) - plain_.makespan_seconds;
+    const double scale = joules ? watts : 1;
+    const auto bestCost = [&] {
+      return best_.best().objectiveValue() / scale - plain_.makespan_seconds;
+    };
+    const auto take = [&](const BoundOverAll& found) {
+      if (found.any)
+        best_.setBoundValue(scale * (plain_.makespan_seconds + found.bound_cost), "all");
+    };
+    ExactOptions limits = exactOptions();
+    if (provable_) limits.time_limit_seconds *= kShareAtMoments;
+    options.small_bytes = 0;
+    take(boundAtMoments(Problem(graph_, table_, profile_, options), problem_options_.small_bytes,
+                        options_.ram_budget_bytes, bestCost(), limits));
+    if (!provable_ || best_.gap() <= kOptimalGap || deadline_.over()) return;
+    options.small_bytes = problem_options_.small_bytes;
+    const Problem priced(graph_, table_, profile_, options);
     const BoundOverAll found =
-        boundOverAll(priced, options_.ram_budget_bytes, best_cost, exactOptions());
+        boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions());
     if (found.plan) best_.offer(priced, *found.plan);
-    if (!found.any) return;
-    best_.setBoundValue(joules ? watts * (plain_.makespan_seconds + found.bound_cost)
-                               : plain_.makespan_seconds + found.bound_cost,
-                        "all");
+    take(found);
   }
 
-  // Is a bound over every schedule within reach? With overlap, time alone has none worth the name.
-  bool isProvable() const {
+  // Is there a bound over every schedule at all? With overlap, time alone has none worth the name.
+  bool isBoundable() const {
     const bool bounded =
         blocking_ || (options_.minimize == Objective::kEnergy && profile_.store_watts > 0);
-    return bounded && problem_.exact && profile_.wake_joules <= 0 &&
-           options_.minimize != Objective::kMemory &&
+    return bounded && profile_.wake_joules <= 0 && options_.minimize != Objective::kMemory;
+  }
+
+  // Is the relaxed program of all stages within reach?
+  bool isProvable() const {
+    return problem_.exact &&
            countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
   }
 
@@ -265,10 +286,15 @@ class SolveRun {
   }
 
   SearchLimits limits(double seconds_without_plan) const {
-    return {.time_limit_seconds = (provable_ ? kShareBeforeProof : 1) * deadline_.left(),
+    return {.time_limit_seconds = shareToSearch() * deadline_.left(),
             .seconds_without_plan = seconds_without_plan,
             .threads = options_.threads,
             .solver = options_.solver};
+  }
+
+  double shareToSearch() const {
+    if (provable_) return kShareBeforeProof;
+    return boundable_ ? kShareBeforeBound : 1;
   }
 
   // Of the problem in which nothing is too small to be a choice: below it there is no plan at all.
@@ -373,7 +399,7 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
-  bool provable_ = false;  // and not tried yet
+  bool boundable_ = false, provable_ = false;  // and not tried yet
 };
 
 // What stays in the store between steps costs two transfers in each of them, so it is as little as

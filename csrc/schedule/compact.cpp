@@ -45,7 +45,9 @@ enum Flag : uint64_t {
   kMessage = 1 << 18,
   kEnergyBudget = 1 << 19,
   kLeastEnergy = 1 << 20,
-  kAllFlags = (1 << 21) - 1,
+  kBoundAll = 1 << 21,         // spelled out
+  kBoundAllFollows = 1 << 22,  // the bound itself
+  kAllFlags = (1 << 23) - 1,
 };
 
 constexpr uint64_t kScope = kScopeAll | kScopeCandidates;
@@ -78,6 +80,9 @@ uint64_t flagsOf(const Schedule& s) {
   set(kGapFollows, follows);
   set(kScopeAll, s.bound_scope != kCandidates && !s.bound_scope.empty());
   set(kScopeCandidates, s.bound_scope != kAll && !s.bound_scope.empty());
+  const bool same = s.bound && s.bound_all && sameBits(*s.bound, *s.bound_all);
+  set(kBoundAll, s.bound_all.has_value() && !same);
+  set(kBoundAllFollows, same);
   set(kSolveSeconds, !sameBits(s.solve_seconds, 0));
   set(kLeastBudget, s.least_ram_budget.has_value());
   set(kLeastOp, s.least_ram_op.valid());
@@ -106,6 +111,7 @@ void writeHead(const Schedule& s, Writer& out) {
   if ((flags & kBound) != 0) out.number(*s.bound, "bound");
   if ((flags & kGap) != 0) out.number(*s.gap, "gap");
   if ((flags & kScope) == kScope) out.text(s.bound_scope);
+  if ((flags & kBoundAll) != 0) out.number(*s.bound_all, "bound_all");
   if ((flags & kSolveSeconds) != 0) out.number(s.solve_seconds, "solve_seconds");
   if ((flags & kLeastBudget) != 0) out.count(*s.least_ram_budget, "least_ram_budget");
   if ((flags & kLeastOp) != 0) out.count(s.least_ram_op.index, "least_ram_op");
@@ -133,6 +139,11 @@ void readBound(Reader& in, uint64_t flags, Schedule& s) {
     s.bound_scope = in.text("bound_scope");
   } else if ((flags & kScope) != 0) {
     s.bound_scope = (flags & kScopeAll) != 0 ? kAll : kCandidates;
+  }
+  if ((flags & kBoundAll) != 0) s.bound_all = in.number("bound_all");
+  if ((flags & kBoundAllFollows) != 0) {
+    if (!s.bound || s.bound_all) in.fail("bound_all", "it does not follow");
+    s.bound_all = s.bound;
   }
 }
 

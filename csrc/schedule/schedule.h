@@ -115,6 +115,9 @@ struct POET_API Schedule {
       gap;  // (value - bound) / value; 0.0 when optimal; nullopt only without a plan
   std::string bound_scope;  // "all": every schedule; "candidates": schedules over the candidate
                             // recomputes only
+  // Greatest lower bound known over every schedule, in the same unit: `bound` where that is one, or
+  // what stands beside a greater one over candidates.
+  std::optional<double> bound_all;
   int64_t believed_peak_bytes = 0;  // by the program's own arithmetic; equals peak_bytes
   double believed_seconds = 0;      // likewise
   double solve_seconds = 0;

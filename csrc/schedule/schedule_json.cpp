@@ -79,6 +79,7 @@ std::string headToJson(const Schedule& schedule) {
   out.putIfAny("bound", schedule.bound);
   out.putIfAny("gap", schedule.gap);
   out.put("bound_scope", schedule.bound_scope);
+  out.putIfAny("bound_all", schedule.bound_all);
   out.put("believed_peak_bytes", schedule.believed_peak_bytes);
   out.putNumber("believed_seconds", schedule.believed_seconds);
   out.putNumber("solve_seconds", schedule.solve_seconds);
@@ -265,6 +266,7 @@ Schedule readHead(ObjectReader& in) {
   s.bound = numberIfAny(in, "bound");
   s.gap = numberIfAny(in, "gap");
   s.bound_scope = in.text("bound_scope");
+  s.bound_all = numberIfAny(in, "bound_all");
   s.believed_peak_bytes = in.integer("believed_peak_bytes", 0);
   s.believed_seconds = nonNegative(in, "believed_seconds");
   s.solve_seconds = nonNegative(in, "solve_seconds");

@@ -206,6 +206,7 @@ _ATTRIBUTES = (
     "bound",
     "gap",
     "bound_scope",
+    "bound_all",
     "least_ram_budget",
     "least_ram_op",
     "least_energy_joules",

@@ -75,6 +75,7 @@ Schedule withEveryField(const Graph& graph) {
   s.bound = 0.3;
   s.gap = 0.25;
   s.bound_scope = "somewhere";
+  s.bound_all = 0.125;
   s.believed_peak_bytes = 124;
   s.believed_seconds = 0.25;
   s.solve_seconds = 12.5;
@@ -121,6 +122,7 @@ TEST(CompactSchedule, EachFieldAloneComesBack) {
   with(&Schedule::bound);
   with(&Schedule::gap);
   with(&Schedule::bound_scope);
+  with(&Schedule::bound_all);
   with(&Schedule::believed_peak_bytes);
   with(&Schedule::believed_seconds);
   with(&Schedule::solve_seconds);
@@ -145,6 +147,10 @@ TEST(CompactSchedule, TheUsualScopesAndAGapThatFollowsTakeNoBytes) {
     plan.bound_scope = scope;
     expectComesBack(plan, graph);
   }
+  const size_t without = plan.toBytes(graph).size();
+  plan.bound_all = plan.bound;
+  EXPECT_LE(plan.toBytes(graph).size(), without + 1) << "flags alone";
+  expectComesBack(plan, graph);
 }
 
 TEST(CompactSchedule, StatusesWithoutAPlanComeBack) {

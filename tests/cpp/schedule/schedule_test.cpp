@@ -52,6 +52,7 @@ Schedule scheduleWithEverything(const Graph& graph) {
   s.bound = 0.3;
   s.gap = 0.0;
   s.bound_scope = "all";
+  s.bound_all = 0.2;
   s.believed_peak_bytes = 124;
   s.believed_seconds = 0.25;
   s.solve_seconds = 12.5;
@@ -101,6 +102,7 @@ void expectSame(const Schedule& a, const Schedule& b) {
   EXPECT_EQ(a.bound, b.bound);
   EXPECT_EQ(a.gap, b.gap);
   EXPECT_EQ(a.bound_scope, b.bound_scope);
+  EXPECT_EQ(a.bound_all, b.bound_all);
   EXPECT_EQ(a.believed_peak_bytes, b.believed_peak_bytes);
   EXPECT_EQ(a.believed_seconds, b.believed_seconds);
   EXPECT_EQ(a.solve_seconds, b.solve_seconds);

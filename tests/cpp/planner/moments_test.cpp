@@ -1,0 +1,109 @@
+// Bounds from a step seen at a few moments (planner/moments.h) against the exhaustive search.
+#include "planner/moments.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "planner/exhaustive.h"
+#include "planner/lp_loop.h"
+#include "planner/program_search.h"
+#include "planner/random_graph.h"
+#include "planner/timeline.h"
+#include "schedule/simulator.h"
+#include "support/graph_builder.h"
+#include "support/property_cases.h"
+
+namespace poet::planner {
+namespace {
+
+using poet::testing::exhaustiveExtra;
+using poet::testing::randomGraph;
+
+int numCases() { return poet::testing::propertyCases(150); }
+
+DeviceProfile deviceFor(uint64_t seed, bool paging) {
+  std::mt19937_64 random(seed * 31 + 7);
+  DeviceProfile profile;
+  profile.name = "test";
+  profile.compute_watts = 2;
+  profile.idle_watts = 1;
+  profile.generator_state_bytes = 3;
+  if (!paging) return profile;
+  profile.store_watts = static_cast<double>(seed % 3);
+  profile.store_read_rate = std::uniform_real_distribution<double>(0.5, 8)(random);
+  profile.store_write_rate = std::uniform_real_distribution<double>(0.5, 8)(random);
+  profile.store_read_latency_seconds = 0.25;
+  profile.store_write_latency_seconds = 0.5;
+  return profile;
+}
+
+// Any moments, and all problems: those with writes far apart and holds at death too, which are no
+// "exact" ones. Optima of the program in whole numbers, which is the most that it may claim.
+TEST(Moments, BoundsAreNeverAboveTheTruth) {
+  int compared = 0, above_zero = 0, tight = 0, inexact = 0, proven = 0;
+  for (int seed = 0; seed < 2 * numCases(); ++seed) {
+    SCOPED_TRACE(seed);
+    const bool paging = seed % 2 == 1;
+    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 50000);
+    if (graph.numValues() > 11) continue;
+    const DeviceProfile profile = deviceFor(static_cast<uint64_t>(seed), paging);
+    const RecipeTable table(graph);
+    const Problem fine(graph, table, profile,
+                       {.objective = Objective::kEnergy, .recompute = true, .paging = paging});
+    std::mt19937_64 random(static_cast<uint64_t>(seed) * 97 + 3);
+    const int64_t peak = simulatePlain(graph, profile).peak_bytes;
+    const int64_t budget = std::max<int64_t>(
+        1, std::uniform_int_distribution<int64_t>(std::min(fine.floor_bytes, peak), peak)(random));
+    const auto truth = exhaustiveExtra(graph, profile, budget,
+                                       {.recompute = true, .paging = paging, .joules = true});
+    if (!truth) continue;
+    const double cost = *truth / (profile.busyWatts() + profile.alwaysWatts());
+    inexact += !fine.exact;
+    const auto below = [&](int64_t n) {
+      return std::uniform_int_distribution<int64_t>(-n, n - 1)(random);
+    };
+    for (const double density : {0.15, 0.4, 1.0}) {
+      std::vector<int> moments;
+      for (int t = 0; t < fine.numStages(); ++t) {
+        if (std::uniform_real_distribution<double>(0, 1)(random) < density) moments.push_back(t);
+      }
+      const Problem coarse = atMoments(fine, moments, below(8));
+      const Program program(coarse, momentCandidates(coarse),
+                            {.budget_bytes = budget,
+                             .replay_seconds_limit = std::nullopt,
+                             .relaxed = true,
+                             .rows_at_replays = false});
+      Relaxation root = relax(program, {.time_limit_seconds = 10});
+      ASSERT_NE(root.status, SolverStatus::kInfeasible);
+      EXPECT_LE(fine.constant_cost + root.bound / costPerSecond(fine), cost + 1e-6);
+      const SearchResult whole = searchProgram(program, root, {.time_limit_seconds = 10});
+      const double bound = fine.constant_cost + whole.bound / costPerSecond(fine);
+      ASSERT_NE(whole.status, SolverStatus::kInfeasible);
+      EXPECT_LE(bound, cost + 1e-5);
+      above_zero += bound > 1e-9;
+      tight += cost > 1e-9 && bound >= cost - 1e-5;
+      ++compared;
+    }
+    for (const double best : {std::numeric_limits<double>::infinity(), cost, 2 * cost + 1}) {
+      const BoundOverAll found =
+          boundAtMoments(fine, seed % 4, budget, best,
+                         {.time_limit_seconds = 10, .replay_seconds_limit = std::nullopt});
+      ASSERT_TRUE(found.any);
+      EXPECT_LE(found.bound_cost, cost + 1e-5);
+      if (seed % 4 == 0 && best < 1e300) proven += cost > 1e-9 && found.bound_cost >= cost - 1e-4;
+    }
+  }
+  std::printf("%d bounds, %d above zero, %d the truth itself; %d graphs are not exact; %d proofs\n",
+              compared, above_zero, tight, inexact, proven);
+  EXPECT_GT(compared, numCases());
+  EXPECT_GT(above_zero, compared / 10);
+  EXPECT_GT(tight, compared / 20);
+  EXPECT_GT(inexact, numCases() / 20);
+  EXPECT_GT(proven, numCases() / 20);
+}
+
+}  // namespace
+}  // namespace poet::planner
