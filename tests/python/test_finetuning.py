@@ -73,7 +73,7 @@ def test_rows_that_are_known_are_not_measured_again(
         finetuning.main()
     assert measured == [(way, b) for way in ("whole", "biases") for b in finetuning.BOARDS]
     last = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(last) == {"value": 4, "rows": 4}
+    assert json.loads(last) == {"values": {finetuning.BOUND: 4}, "rows": 4}
 
 
 def test_claims_compare_what_was_planned() -> None:
