@@ -98,3 +98,9 @@ def test_cells_of_another_build_are_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "cells.jsonl"
     path.write_text(f'{json.dumps(cell)}\n{json.dumps(old)}\n{{"model": "li', encoding="utf-8")
     assert presets.known_cells(path) == {("linear", "m4", "ram"): cell}
+
+
+def test_memory_of_training_and_of_inference() -> None:
+    training, inference = claims.memory_of("linear", 2)
+    assert training > 4 * 43_590 * 4 > inference > 0  # weights, gradients and Adam's two moments
+    assert claims.ratio_of(10, 4)["ratio"] == 2.5
