@@ -12,16 +12,14 @@ Prints the number of failures as JSON in the last line.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import poet
-from poet._cache import digest
+from _data import build
 from poet._models import ModelRequest
-from poet._plans import _build
 from poet._presets import find_preset
 
 BOUND = "presets_without_answer"  # of bounds.toml
@@ -54,12 +52,6 @@ def measure(graph: poet.Graph, model: str, platform: str, share: str | None) -> 
         "passes": planned or schedule.status == poet.Status.INFEASIBLE,
         "build": build(),
     }
-
-
-@functools.cache
-def build() -> str:
-    """Tells one build of poet from another."""
-    return digest(_build())[:12]
 
 
 def known_cells(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:

@@ -63,6 +63,7 @@ def test_rows_that_are_known_are_not_measured_again(
         measured.append((way, board))
         keep = {"ram_bytes": 1, "joules": 1.0, "seconds": 1.0}
         row = {"model": model, "way": way, "board": board, "message": "it is small"}
+        row["build"] = finetuning.build()
         return row | {"keep_everything": keep, "least": none}
 
     monkeypatch.setattr(finetuning, "recorded", lambda model, way: way)
@@ -90,6 +91,13 @@ def test_claims_compare_what_was_planned() -> None:
     assert throughput is not None and throughput > 0
     assert claims.ratio(tight, none) is None
     assert claims.percent(None) == "no plan" and claims.percent(0.0123) == "+1.23 %"
+
+
+def test_the_page_of_claims_is_that_of_the_data() -> None:
+    data = claims.PAGE.parents[1] / "benchmarks" / "data" / "claims.json"
+    rows = json.loads(data.read_text(encoding="utf-8"))
+    assert claims.PAGE.read_text(encoding="utf-8") == claims.page(rows)
+    assert {row["id"] for row in rows} <= {claim.__name__ for claim in claims.CLAIMS}
 
 
 def test_cells_of_another_build_are_measured_again(tmp_path: Path) -> None:
