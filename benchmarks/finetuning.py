@@ -6,8 +6,8 @@ Four ways to fine-tune: the last layer; biases and the last layer; low-rank adap
 last layer; everything. SGD, batch size 1. For each on each board: the least RAM that a plan was
 found for, what its store (flash or card) must hold, joules and seconds of that step, and beside it
 what keeping everything in RAM takes. A step is recorded once. Whether a way also learns as much is
-not asked here. A row that is in the file already is not measured again. Prints, as JSON in the last
-line, how many rows have no plan.
+not asked here. A row that this build of poet has in the file is not measured again. Prints, as JSON
+in the last line, how many rows have no plan.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from torch import nn
 
 import poet
 from _adapters import add_adapters
+from _data import build
 from poet._models import ModelRequest
 from poet._presets import find_preset
 from poet._solve import choose_device, on_device
 
+BOUND = "finetuning_without_plan"  # of bounds.toml
 WAYS = ("last layer", "biases", "adapters", "whole")
 BOARDS = ("m4", "stm32h743")
 RANK = 4
@@ -95,6 +97,7 @@ def measure(graph: poet.Graph, model: str, way: str, board: str, seconds: float)
         },
         "fits": planned and best.peak_bytes <= device.ram_bytes,
         "message": best.message,
+        "build": build(),
     }
 
 
@@ -138,6 +141,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of two searches a row")
     options = parser.parse_args()
     rows = json.loads(options.out.read_text(encoding="utf-8")) if options.out.is_file() else []
+    rows = [row for row in rows if row.get("build") == build()]
     known = {(row["model"], row["way"], row["board"]) for row in rows}
     for model in options.only:
         for way in options.ways:
@@ -150,7 +154,7 @@ def main() -> None:
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     without = sum(row["least"]["ram_bytes"] is None for row in rows)
-    print(json.dumps({"value": without, "rows": len(rows)}))
+    print(json.dumps({"values": {BOUND: without}, "rows": len(rows)}))
 
 
 if __name__ == "__main__":

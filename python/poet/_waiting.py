@@ -16,6 +16,7 @@ Condition = str | Callable[[], bool]
 POWER_SUPPLIES = Path("/sys/class/power_supply")
 
 _SECONDS_OF_LOAD = 60.0  # time constant of the system's first load average
+_SECONDS_OF_ANSWER = 1.0
 _SHARE_IN_USE = 0.25  # of the processors: above it somebody uses the machine
 
 
@@ -60,6 +61,25 @@ class OtherLoad:
             self._own = keeps * self._own + (1 - keeps) * (used - self._used) / passed
             self._at, self._used = at, used
         return max(0.0, self._load() - self._own)
+
+
+class Recent:
+    """An answer that holds for a second: asking a battery takes longer than many a step."""
+
+    def __init__(
+        self, ask: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask, self._clock = ask, clock
+        self._until = -math.inf
+        self._answer = False
+
+    def __call__(self) -> bool:
+        """The answer, at most a second old."""
+        now = self._clock()
+        if now >= self._until:
+            self._answer = self._ask()
+            self._until = now + _SECONDS_OF_ANSWER
+        return self._answer
 
 
 def is_charging(supplies: Path = POWER_SUPPLIES) -> bool:
@@ -162,7 +182,7 @@ _SAYS = {
 
 def _named(condition: object) -> tuple[str, Callable[[], bool]]:
     if condition == "charging":
-        return "charging", is_charging
+        return "charging", Recent(is_charging)
     if condition == "idle":
         try:
             other = OtherLoad()
@@ -187,4 +207,4 @@ def _error(got: object) -> ArgumentError:
     )
 
 
-__all__ = ["Condition", "Gate", "OtherLoad", "Pace", "is_charging"]
+__all__ = ["Condition", "Gate", "OtherLoad", "Pace", "Recent", "is_charging"]

@@ -15,11 +15,14 @@ import _data
 import _docstrings
 import _minilm
 import _state
+import claims
 import comparison
 import draw
 import exactness
+import finetuning
 import meter
 import optimizers
+import presets
 import rounds
 import steps
 from _bounds import BOUNDS_FILE, load
@@ -251,6 +254,9 @@ def given_by(command: str) -> set[str]:
         return set(exactness.bound_values(rows, options.name))
     if name == "comparison":
         return comparison.bound_ids(comparison.parse(words))
+    one_value = {module.__name__: module.BOUND for module in (presets, finetuning, claims)}
+    if name in one_value:
+        return {one_value[name]}
     assert name == "optimizers"
     rows = [row(form=form, floor_bytes=1) for form in optimizers.FORMS]
     return set(optimizers.bound_values(rows, name))

@@ -63,6 +63,7 @@ def test_rows_that_are_known_are_not_measured_again(
         measured.append((way, board))
         keep = {"ram_bytes": 1, "joules": 1.0, "seconds": 1.0}
         row = {"model": model, "way": way, "board": board, "message": "it is small"}
+        row["build"] = finetuning.build()
         return row | {"keep_everything": keep, "least": none}
 
     monkeypatch.setattr(finetuning, "recorded", lambda model, way: way)
@@ -73,7 +74,7 @@ def test_rows_that_are_known_are_not_measured_again(
         finetuning.main()
     assert measured == [(way, b) for way in ("whole", "biases") for b in finetuning.BOARDS]
     last = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(last) == {"value": 4, "rows": 4}
+    assert json.loads(last) == {"values": {finetuning.BOUND: 4}, "rows": 4}
 
 
 def test_claims_compare_what_was_planned() -> None:
@@ -92,9 +93,22 @@ def test_claims_compare_what_was_planned() -> None:
     assert claims.percent(None) == "no plan" and claims.percent(0.0123) == "+1.23 %"
 
 
+def test_the_page_of_claims_is_that_of_the_data() -> None:
+    data = claims.PAGE.parents[1] / "benchmarks" / "data" / "claims.json"
+    rows = json.loads(data.read_text(encoding="utf-8"))
+    assert claims.PAGE.read_text(encoding="utf-8") == claims.page(rows)
+    assert {row["id"] for row in rows} <= {claim.__name__ for claim in claims.CLAIMS}
+
+
 def test_cells_of_another_build_are_measured_again(tmp_path: Path) -> None:
     cell = {"model": "linear", "platform": "m4", "budget": "ram", "build": presets.build()}
     old = cell | {"platform": "m0", "build": "another"}
     path = tmp_path / "cells.jsonl"
     path.write_text(f'{json.dumps(cell)}\n{json.dumps(old)}\n{{"model": "li', encoding="utf-8")
     assert presets.known_cells(path) == {("linear", "m4", "ram"): cell}
+
+
+def test_memory_of_training_and_of_inference() -> None:
+    training, inference = claims.memory_of("linear", 2)
+    assert training > 4 * 43_590 * 4 > inference > 0  # weights, gradients and Adam's two moments
+    assert claims.ratio_of(10, 4)["ratio"] == 2.5

@@ -15,7 +15,7 @@ from torch import nn
 
 import poet
 from poet import _waiting
-from poet._waiting import Gate, OtherLoad, is_charging
+from poet._waiting import Gate, OtherLoad, Recent, is_charging
 
 WIDTH = 128
 
@@ -243,6 +243,15 @@ def test_power_supplies(tmp_path: Path, supplies: list[dict[str, str]], charging
 
 def test_a_system_without_power_supplies_is_on_mains_power(tmp_path: Path) -> None:
     assert is_charging(tmp_path / "absent") is True
+
+
+def test_the_battery_is_asked_no_more_than_once_a_second() -> None:
+    clock = Clock()
+    answers = iter([False, True])
+    charging = Recent(lambda: next(answers), clock)
+    assert [charging(), charging()] == [False, False]
+    clock.now += 1
+    assert [charging(), charging()] == [True, True]
 
 
 def test_load_without_this_process() -> None:

@@ -6,9 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 from small_steps import chain_graph, chain_plain_peak
 
 import poet
+from poet._progress import recording_bar
 
 LENGTH = 24
 PEAK = chain_plain_peak(LENGTH)
@@ -142,6 +144,25 @@ def test_budgets_may_be_named_and_one_may_be_too_small(graph: poet.Graph) -> Non
 def test_a_curve_that_makes_no_sense_is_refused(graph: poet.Graph, words: dict[str, Any]) -> None:
     with pytest.raises(poet.ArgumentError, match=next(iter(words))):
         poet.pareto(graph=graph, time_limit_s=1, **words)
+
+
+def test_a_curve_shows_its_progress_where_asked(
+    graph: poet.Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poet.pareto(graph=graph, points=2, time_limit_s=1, verbose=True)
+    assert "poet: solving" in capsys.readouterr().err
+    poet.pareto(graph=graph, points=2, time_limit_s=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_recording_tells_of_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(8, 8)
+    with recording_bar(shown=True):
+        poet.trace(lambda: x @ x)
+    assert "poet: recording, call 2" in capsys.readouterr().err
+    with recording_bar(shown=False):
+        poet.trace(lambda: x @ x)
+    assert capsys.readouterr().err == ""
 
 
 def test_deterministic_searches_end_in_the_same_bytes() -> None:
