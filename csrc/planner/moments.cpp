@@ -96,6 +96,7 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
       replay.last_stage =
           std::max(replay.last_stage, coarse.values[static_cast<size_t>(v)].first_stage);
     replay.until_stage = places.blockOf(replay.until_stage);
+    if (replay.out_stage >= 0) replay.out_stage = places.blockOf(replay.out_stage);
     replay.random_stages.clear();
     std::erase_if(replay.inputs, [&](int u) {
       const Evictable& input = coarse.values[static_cast<size_t>(u)];
@@ -285,7 +286,10 @@ class BoundAtMoments {
   void search(const Program& program, Relaxation& root, double share) {
     if (deadline_.over() || root.x.empty() || best_cost_ >= kInfinity) return;
     const double cutoff = (best_cost_ - fine_.constant_cost) * costPerSecond(fine_);
-    if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return;
+    const int free_columns = fixByReducedCost(cutoff, root);
+    if (free_columns > kMostFreeColumns ||
+        !isWorthSearching(free_columns, share * deadline_.left()))
+      return;
     const SearchResult found = searchProgram(program, root,
                                              {.time_limit_seconds = share * deadline_.left(),
                                               .relative_gap = kProofGap,

@@ -29,7 +29,7 @@ constexpr double kShareBeforeMoreIsAway = 0.3;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
 constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
 // Of the time left then: for the bound at moments, where a proof follows.
-constexpr double kShareAtMoments = 0.5;
+constexpr double kShareAtMoments = 0.25;
 // Of the time limit: what must be left for another search.
 constexpr double kLeastShareToSearch = 0.1;
 
