@@ -248,8 +248,7 @@ class SolveRun {
 
   // Is the relaxed program of all stages within reach?
   bool isProvable() const {
-    return problem_.exact &&
-           countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
+    return problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
   }
 
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,

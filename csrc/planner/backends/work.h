@@ -30,8 +30,8 @@ class SolverWork {
   void chargeIterations(double iterations) const {
     chargeWork(size_ * kLoading + iterations * secondsPerIteration());
   }
-  // Of a branch and cut that says how many of all kinds it took, cuts and heuristics with them: what
-  // presolve has decided takes none.
+  // Of a branch and cut that says how many of all kinds it took, cuts and heuristics with them:
+  // what presolve has decided takes none.
   void chargeSearch(double iterations) const {
     chargeWork(rootSeconds() + iterations * kSearchIteration * std::sqrt(size_));
   }
