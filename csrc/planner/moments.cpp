@@ -262,6 +262,7 @@ class BoundAtMoments {
       const bool keeps_budget = worst.empty() || worst.front().bytes <= 0;
       if (keeps_budget || is_last) search(program, root, is_last ? 1 : kShareOfSearch);
       if (worst.empty() || is_last || isClose()) break;
+      if (keeps_budget && best_cost_ >= kInfinity) break;  // a first look: no plan to compare with
       const bool progressed = result_.bound_cost - known > kLeastProgress * (best_cost_ - known);
       idle_rounds_ = progressed || !keeps_budget ? 0 : idle_rounds_ + 1;
       if (idle_rounds_ == kMostIdleRounds) break;
