@@ -32,8 +32,8 @@ from graphs import FOLDER, TracedStep, traced
 import poet
 from _data import context, save
 from poet import _C
-from poet._solve import solve_on
 from poet._enums import Solver
+from poet._solve import solve_on
 
 # Bytes a second and seconds: of a consumer's NVMe drive with its file system.
 STORE = {

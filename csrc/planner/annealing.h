@@ -1,12 +1,12 @@
 // Simulated annealing over replay plans: a fast search for large steps, whose best plans the exact
 // windows then polish.
 //
-// The state is a set of (stage, replay). What is resident follows by one backward sweep of
-// liveness, so every set is a plan, and only its memory may be too much: an excess is charged, at a
-// price that rises while the state stays infeasible. Moves add a replay before a touch (with the
-// replays that its absent inputs need), remove one, or shift one. A move sweeps back only until
-// liveness is what it was: a few microseconds. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983;
-// the moves are poet's. Weakness: no bound, and no memory of structure.
+// The state is a set of (stage, replay). What is resident follows (Note [Liveness by events]), so
+// every set is a plan, and only its memory may be too much: an excess is charged, at a price that
+// rises while the state stays infeasible. Moves add a replay before a touch (with the replays that
+// its absent inputs need), remove one, or shift one, and some do so at a row of twins at once (Note
+// [Repeated blocks]). Source: Kirkpatrick, Gelatt, Vecchi, Science 1983; the moves are poet's.
+// Weakness: no bound.
 #pragma once
 
 #include <cstdint>

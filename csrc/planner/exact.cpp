@@ -213,7 +213,9 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   result.bound_cost = std::min(costOf(root.bound), best_cost);
   if (deadline.over() || !std::isfinite(best_cost)) return result;
   const double cutoff = (best_cost - problem.constant_cost) * costPerSecond(problem);
-  if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return result;
+  const int free_columns = fixByReducedCost(cutoff, root);
+  if (free_columns > kMostFreeColumns || !isWorthSearching(free_columns, deadline.left()))
+    return result;
   const SearchResult found = searchProgram(program, root,
                                            {.time_limit_seconds = deadline.left(),
                                             .relative_gap = kProofGap,

@@ -41,6 +41,13 @@ struct BoundOverAll {
 BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
                           const ExactOptions& options);
 
+// Whether branch and cut over so many free columns gets anywhere in the time: its root alone, with
+// cuts and heuristics, takes about this long for each of them.
+inline constexpr double kSearchSecondsPerColumn = 3e-4;
+inline bool isWorthSearching(int free_columns, double seconds) {
+  return free_columns * kSearchSecondsPerColumn <= seconds;
+}
+
 // Least peak within a deadline.
 struct ExactPeak {
   bool infeasible = false;  // proven: no schedule keeps the deadline

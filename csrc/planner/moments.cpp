@@ -17,6 +17,9 @@ constexpr double kShareOfRound = 0.3;   // of the time left: the next one takes 
 constexpr double kShareOfSearch = 0.3;  // likewise, kept for branch and cut
 constexpr int kMostFreeColumns = 8000;
 constexpr double kProofGap = 1e-4;
+// Rounds that add less than this share of what lies between bound and best plan, in a row.
+constexpr double kLeastProgress = 0.01;
+constexpr int kMostIdleRounds = 2;
 constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the best plan
 
 // Where each stage of the fine problem lies: blocks and moments take turns.
@@ -70,8 +73,7 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
     }
     coarse.stages.push_back(std::move(moment));
   }
-  coarse.stages.push_back(
-      {.op = fine.stages.back().op, .fixed_during_bytes = Stage::kNoMemoryRow});
+  coarse.stages.push_back({.op = fine.stages.back().op, .fixed_during_bytes = Stage::kNoMemoryRow});
   for (int v = 0; v < coarse.numValues(); ++v) {
     Evictable& value = coarse.values[static_cast<size_t>(v)];
     std::vector<int> uses = value.use_stages;
@@ -96,6 +98,7 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
       replay.last_stage =
           std::max(replay.last_stage, coarse.values[static_cast<size_t>(v)].first_stage);
     replay.until_stage = places.blockOf(replay.until_stage);
+    if (replay.out_stage >= 0) replay.out_stage = places.blockOf(replay.out_stage);
     replay.random_stages.clear();
     std::erase_if(replay.inputs, [&](int u) {
       const Evictable& input = coarse.values[static_cast<size_t>(u)];
@@ -197,8 +200,8 @@ std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& m
   size_t block = moments.size() + 1;  // of the last of `worst`
   for (size_t t = 0; t < stages; ++t) {
     resident += bytes[t];
-    const double excess = resident + touched[t] +
-                          static_cast<double>(fine.stages[t].fixed_during_bytes) - budget;
+    const double excess =
+        resident + touched[t] + static_cast<double>(fine.stages[t].fixed_during_bytes) - budget;
     const auto k = static_cast<size_t>(
         std::lower_bound(moments.begin(), moments.end(), static_cast<int>(t)) - moments.begin());
     if (k < moments.size() && moments[k] == static_cast<int>(t)) continue;
@@ -219,10 +222,9 @@ namespace {
 
 int plainPeak(const Problem& fine) {
   const Timeline plain = makeTimeline(fine, fine.leastPlan());
-  return std::max_element(plain.steps.begin(), plain.steps.end(),
-                          [](const TimelineStep& a, const TimelineStep& b) {
-                            return a.bytes < b.bytes;
-                          })
+  return std::max_element(
+             plain.steps.begin(), plain.steps.end(),
+             [](const TimelineStep& a, const TimelineStep& b) { return a.bytes < b.bytes; })
       ->stage;
 }
 
@@ -251,6 +253,7 @@ class BoundAtMoments {
       Relaxation root =
           relax(program, {.time_limit_seconds = deadline_.left(), .solver = options_.solver});
       if (!root.has_bound) break;
+      const double known = result_.bound_cost;
       take(root.bound);
       if (root.status != SolverStatus::kOptimal || isClose()) break;
       const bool is_last = deadline_.elapsed() - begin > kShareOfRound * deadline_.left();
@@ -259,6 +262,10 @@ class BoundAtMoments {
       const bool keeps_budget = worst.empty() || worst.front().bytes <= 0;
       if (keeps_budget || is_last) search(program, root, is_last ? 1 : kShareOfSearch);
       if (worst.empty() || is_last || isClose()) break;
+      if (keeps_budget && best_cost_ >= kInfinity) break;  // a first look: no plan to compare with
+      const bool progressed = result_.bound_cost - known > kLeastProgress * (best_cost_ - known);
+      idle_rounds_ = progressed || !keeps_budget ? 0 : idle_rounds_ + 1;
+      if (idle_rounds_ == kMostIdleRounds) break;
       addMoments(worst, keeps_budget ? moments_.size() : moments_.size() / 2);
     }
     return std::move(result_);
@@ -266,8 +273,7 @@ class BoundAtMoments {
 
  private:
   void take(double scaled) {
-    const double cost =
-        fine_.constant_cost + std::max(0.0, scaled / costPerSecond(fine_));
+    const double cost = fine_.constant_cost + std::max(0.0, scaled / costPerSecond(fine_));
     result_.any = true;
     result_.bound_cost = std::max(result_.bound_cost, std::min(best_cost_, cost));
   }
@@ -285,7 +291,10 @@ class BoundAtMoments {
   void search(const Program& program, Relaxation& root, double share) {
     if (deadline_.over() || root.x.empty() || best_cost_ >= kInfinity) return;
     const double cutoff = (best_cost_ - fine_.constant_cost) * costPerSecond(fine_);
-    if (fixByReducedCost(cutoff, root) > kMostFreeColumns) return;
+    const int free_columns = fixByReducedCost(cutoff, root);
+    if (free_columns > kMostFreeColumns ||
+        !isWorthSearching(free_columns, share * deadline_.left()))
+      return;
     const SearchResult found = searchProgram(program, root,
                                              {.time_limit_seconds = share * deadline_.left(),
                                               .relative_gap = kProofGap,
@@ -302,6 +311,7 @@ class BoundAtMoments {
   const ExactOptions& options_;
   const Deadline deadline_;
   std::vector<int> moments_;
+  int idle_rounds_ = 0;
   BoundOverAll result_;
 };
 
@@ -315,15 +325,15 @@ std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options) {
                          .replay_seconds_limit = options.replay_seconds_limit,
                          .relaxed = true,
                          .rows_at_replays = false});
-  const Relaxation found = relax(
-      program, {.time_limit_seconds = options.time_limit_seconds, .solver = options.solver});
+  const Relaxation found =
+      relax(program, {.time_limit_seconds = options.time_limit_seconds, .solver = options.solver});
   std::vector<char> kept;
   if (found.x.empty()) return kept;
   const Shares shares(program, found.x);
   for (int v = 0; v < fine.numValues(); ++v) {
     const Evictable& value = fine.values[static_cast<size_t>(v)];
-    const bool crosses = value.first_stage < peak && !value.use_stages.empty() &&
-                         value.use_stages.back() > peak;
+    const bool crosses =
+        value.first_stage < peak && !value.use_stages.empty() && value.use_stages.back() > peak;
     kept.push_back(!crosses || shares.resident(v, 1) > kHalf);
   }
   return kept;

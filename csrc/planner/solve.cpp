@@ -29,7 +29,9 @@ constexpr double kShareBeforeMoreIsAway = 0.3;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
 constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
 // Of the time left then: for the bound at moments, where a proof follows.
-constexpr double kShareAtMoments = 0.5;
+constexpr double kShareAtMoments = 0.25;
+// Of the time limit, for a first bound at moments.
+constexpr double kShareOfFirstBound = 0.05;
 // Of the time limit: what must be left for another search.
 constexpr double kLeastShareToSearch = 0.1;
 
@@ -186,6 +188,7 @@ class SolveRun {
       if (more_may_be_away_) return emptySchedule(graph_, options_);
       return withoutPlan(searchLeastPeak(0));
     }
+    if (boundable_) boundAtFewMoments();
     SearchOutcome outcome =
         searchLeastCost(starts_, (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) *
                                      time_limit_seconds_);
@@ -211,32 +214,48 @@ class SolveRun {
                      : best_.finished();
   }
 
-  // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
-  void boundAllSchedules() {
+  // Before there is a plan: a bound over every schedule whatever comes, mostly within a tenth of a
+  // second.
+  void boundAtFewMoments() {
+    ExactOptions limits = exactOptions();
+    limits.time_limit_seconds *= kShareOfFirstBound;
+    takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
+                             options_.ram_budget_bytes, kInfinity, limits));
+  }
+
+  Problem problemToBound(int64_t small_bytes) const {
     ProblemOptions options = problem_options_;
     if (!blocking_) options.transfer_price = 0;
-    const double watts = profile_.busyWatts() + profile_.alwaysWatts();
+    options.small_bytes = small_bytes;
+    return Problem(graph_, table_, profile_, options);
+  }
+
+  // Of the objective's unit, a second of plain training.
+  double scale() const {
     const bool joules = options_.minimize == Objective::kEnergy;
-    const double scale = joules ? watts : 1;
+    return joules ? profile_.busyWatts() + profile_.alwaysWatts() : 1;
+  }
+
+  void takeBound(const BoundOverAll& found) {
+    if (found.any)
+      best_.setBoundValue(scale() * (plain_.makespan_seconds + found.bound_cost), "all");
+  }
+
+  // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
+  void boundAllSchedules() {
     const auto bestCost = [&] {
-      return best_.best().objectiveValue() / scale - plain_.makespan_seconds;
-    };
-    const auto take = [&](const BoundOverAll& found) {
-      if (found.any)
-        best_.setBoundValue(scale * (plain_.makespan_seconds + found.bound_cost), "all");
+      return best_.best().objectiveValue() / scale() - plain_.makespan_seconds;
     };
     ExactOptions limits = exactOptions();
     if (provable_) limits.time_limit_seconds *= kShareAtMoments;
-    options.small_bytes = 0;
-    take(boundAtMoments(Problem(graph_, table_, profile_, options), problem_options_.small_bytes,
-                        options_.ram_budget_bytes, bestCost(), limits));
+    takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
+                             options_.ram_budget_bytes, bestCost(), limits));
     if (!provable_ || best_.gap() <= kOptimalGap || deadline_.over()) return;
-    options.small_bytes = problem_options_.small_bytes;
-    const Problem priced(graph_, table_, profile_, options);
+    const Problem priced = problemToBound(problem_options_.small_bytes);
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions());
     if (found.plan) best_.offer(priced, *found.plan);
-    take(found);
+    takeBound(found);
   }
 
   // Is there a bound over every schedule at all? With overlap, time alone has none worth the name.
@@ -248,8 +267,7 @@ class SolveRun {
 
   // Is the relaxed program of all stages within reach?
   bool isProvable() const {
-    return problem_.exact &&
-           countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
+    return problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
   }
 
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,

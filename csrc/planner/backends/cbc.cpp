@@ -26,6 +26,7 @@ namespace {
 constexpr int kMostColumnsWithoutPreprocessing = 600;
 constexpr double kFeasible = 1e-9;
 constexpr double kLeastSeconds = 0.05;
+constexpr double kPerNode = 6;  // against a node of HiGHS, where work is counted
 
 // Rows first_row ... of a model, as the solvers take them.
 struct RowBlock {
@@ -170,7 +171,7 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
   const CbcHandle cbc(Cbc_newModel());
   load(cbc.get(), model);
   Cbc_setLogLevel(cbc.get(), 0);
-  const SolverWork work(model);
+  const SolverWork work(model, kPerNode);
   if (WorkMeter::current() != nullptr) {
     setNumber(cbc.get(), "maxNodes", work.nodesWithin(seconds));
   } else {
@@ -184,7 +185,7 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
   if (options.threads > 1) setNumber(cbc.get(), "threads", options.threads);
   setStart(cbc.get(), options.start);
   Cbc_solve(cbc.get());
-  work.chargeNodes(Cbc_getNodeCount(cbc.get()));
+  work.chargeSearch(Cbc_getIterationCount(cbc.get()));
 
   MipResult result;
   if (Cbc_isProvenInfeasible(cbc.get())) {

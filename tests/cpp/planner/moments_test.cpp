@@ -44,7 +44,7 @@ DeviceProfile deviceFor(uint64_t seed, bool paging) {
 // "exact" ones. Optima of the program in whole numbers, which is the most that it may claim.
 TEST(Moments, BoundsAreNeverAboveTheTruth) {
   int compared = 0, above_zero = 0, tight = 0, inexact = 0, proven = 0;
-  for (int seed = 0; seed < 2 * numCases(); ++seed) {
+  for (int seed = 0; seed < numCases(); ++seed) {
     SCOPED_TRACE(seed);
     const bool paging = seed % 2 == 1;
     const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 50000);
@@ -98,11 +98,11 @@ TEST(Moments, BoundsAreNeverAboveTheTruth) {
   }
   std::printf("%d bounds, %d above zero, %d the truth itself; %d graphs are not exact; %d proofs\n",
               compared, above_zero, tight, inexact, proven);
-  EXPECT_GT(compared, numCases());
+  EXPECT_GT(compared, numCases() / 2);
   EXPECT_GT(above_zero, compared / 10);
   EXPECT_GT(tight, compared / 20);
-  EXPECT_GT(inexact, numCases() / 20);
-  EXPECT_GT(proven, numCases() / 20);
+  EXPECT_GT(inexact, numCases() / 30);
+  EXPECT_GT(proven, numCases() / 30);
 }
 
 }  // namespace
