@@ -23,6 +23,11 @@ const std::string& accessMessage() {
 
 }  // namespace
 
+void releaseData(c10::StorageImpl& storage) {
+  storage.set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+}
+
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
   POET_INTERNAL_ASSERT(storage.nbytes() == fresh.nbytes(), "a value came back with ",
                        fresh.nbytes(), " bytes instead of ", storage.nbytes());
@@ -89,9 +94,7 @@ bool Residency::evict(ValueId v) {
     return true;
   }
   if (entry.pinned || !AllocatorTap::mayRelease(*storage)) return false;
-  storage->set_data_ptr_noswap(
-      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+  releaseData(*storage);
   entry.resident = false;
   entry.away = true;
   away_.push_back(v);

@@ -14,6 +14,10 @@
 
 namespace poet {
 
+// Gives a storage's memory back to whoever holds it besides (a transfer, say), or to the allocator.
+// Size, strides and everybody's references stay; a raw read fails with a clear error from here on.
+void releaseData(c10::StorageImpl& storage);
+
 // Moves `fresh`'s data into a storage that has been evicted.
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh);
 

@@ -63,6 +63,11 @@ class VariantSet {
   void setUnplannable(int id);
   Variant* find(int id);
   size_t size() const { return variants_.size(); }
+  std::vector<int> ids() const {
+    std::vector<int> all;
+    for (const auto& [id, variant] : variants_) all.push_back(id);
+    return all;
+  }
 
  private:
   void shareRecordFlags(CompiledPlan& plan);

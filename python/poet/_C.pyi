@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn, final, overload
+from typing import Any, ClassVar, NoReturn, final, overload
 
 from poet._enums import Objective, Phase, Status, ValueKind
 from poet._methods import Method
@@ -318,6 +318,18 @@ class Session:
         gradients: Iterable[object],
         existing: Iterable[object],
     ) -> None: ...
+    def begin_unrecorded(self, inputs: Iterable[object]) -> bool: ...
+    def set_budget(
+        self,
+        budget_bytes: int,
+        recompute: bool,
+        paging: bool,
+        profile: DeviceProfile,
+        strict: str,
+    ) -> None: ...
+    def is_policed(self) -> bool: ...
+    def variants(self) -> list[int]: ...
+    MOST_VARIANTS: ClassVar[int]
     def end_step(self, failed: bool) -> dict[str, Any]: ...
     def enter_optimizer(self) -> None: ...
     def leave_optimizer(self) -> None: ...
