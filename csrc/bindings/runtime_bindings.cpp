@@ -163,6 +163,8 @@ void bindRuntime(py::module_& m) {
       .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),
            py::arg("paging"), py::arg("profile"), py::arg("strict"))
       .def("is_policed", &Session::isPoliced)
+      .def("set_collectives", &Session::setCollectives, py::arg("on"),
+           py::call_guard<py::gil_scoped_release>())
       .def("variants", &Session::variants, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly_static("MOST_VARIANTS",
                                     [](const py::object&) { return VariantSet::kMaxVariants; })

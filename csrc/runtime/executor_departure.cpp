@@ -98,7 +98,11 @@ void Executor::handOverUnshown(AwayBetween& between) {
     const Residency::Entry& entry = residency_[v];
     if (!entry.bound || !entry.presumed) continue;
     const StorageHold storage = entry.ref.lock();
-    if (storage && entry.away && pager_.hasCopy(v)) between.add(storage, pager_.give(v));
+    if (storage && entry.away && pager_.hasCopy(v)) {
+      between.add(storage, pager_.give(v));
+    } else {
+      pager_.drop(v);  // what comes now numbers such values anew
+    }
   }
 }
 

@@ -89,6 +89,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool isOn() const { return options_.budget_bytes > 0; }
   const OnlineOptions& options() const { return options_; }
   void setVerify(bool on) { verify_ = on; }
+  // Whether the process takes part in collectives (torch.distributed is initialized).
+  void setCollectives(bool on) { collectives_ = on; }
 
   // A step begins (or departs), of which `recorder` hears; `resident_bytes` are there, the blocks
   // of those that the tap shall follow are enrolled. `in_kernels` is asked for room then, and asks
@@ -223,6 +225,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool evictOne();
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
+  bool isForNativeCode(ValueId v) const;
   double pageSeconds(ValueId v) const;
   bool evict(ValueId v, bool to_store);
   bool copyToStore(ValueId v);
@@ -272,6 +275,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool made_room_ = false;
   bool store_failed_ = false;
   bool verify_ = false;
+  bool collectives_ = false;
   OnlineCounters counters_;
 };
 

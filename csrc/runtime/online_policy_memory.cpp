@@ -47,7 +47,17 @@ void OnlinePolicy::makeRoom(int64_t bytes) {
 bool OnlinePolicy::mayLeave(ValueId v) const {
   const Entry& entry = at(v);
   return entry.resident && entry.locks == 0 && !entry.pinned && !entry.being_written &&
-         entry.bytes >= kLeastBytes && recorder_->value(v).evictable;
+         entry.bytes >= kLeastBytes && recorder_->value(v).evictable && !isForNativeCode(v);
+}
+
+// A buffer from a factory is there to be filled, often by code that keeps a pointer to it (the
+// buckets of DistributedDataParallel); and where there are collectives, native code looks at
+// gradients' storages without an operator.
+bool OnlinePolicy::isForNativeCode(ValueId v) const {
+  const OpId producer = recorder_->value(v).producer;
+  if (!producer.valid()) return collectives_;
+  const Op& node = recorder_->node(producer);
+  return (node.inputs.empty() && !node.random) || (collectives_ && node.phase != Phase::kForward);
 }
 
 bool OnlinePolicy::isReleasable(ValueId v) const {

@@ -71,6 +71,8 @@ class POET_API Session final : public Listener,
 
   // Keeps the steps to come inside this budget where they follow no plan; 0 bytes: no longer.
   void setBudget(OnlineOptions options, Strictness strictness);
+  // Whether the process takes part in collectives: then gradients stay where they are.
+  void setCollectives(bool on);
   // Whether values may be away in a step that follows no plan.
   bool isPoliced() const { return is_policed_; }
 

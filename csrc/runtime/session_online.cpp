@@ -14,6 +14,11 @@ void Session::setBudget(OnlineOptions options, Strictness strictness) {
   policy_.setOptions(std::move(options), [this] { return openStore(); });
 }
 
+void Session::setCollectives(bool on) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  policy_.setCollectives(on);
+}
+
 OverBudget Session::overBudget() const {
   if (strictness_ == Strictness::kAlways) return OverBudget::kRaise;
   const bool first = counters_.steps == counters_.failed_steps;

@@ -156,6 +156,7 @@ def run_step(
     Raises:
         BudgetError: the step cannot be kept inside its budget, and left no trace.
     """
+    _tell_of_collectives(session)
     traced = session.next_step_is_traced()
     existing, gradients = (held or existing_tensors)() if traced else ([], [])
     batch = tensors_in((args, kwargs)) if inputs is None else inputs
@@ -187,6 +188,7 @@ def run_unrecorded(
     """
     if not session.is_policed():
         return step(*args, **kwargs), None
+    _tell_of_collectives(session)
     report: dict[str, Any] | None = None
     with optimizer_phases(session):
         failed = True
@@ -199,6 +201,12 @@ def run_unrecorded(
             if _C.is_listening():
                 report = _end_step(session, failed)
     return result, report
+
+
+def _tell_of_collectives(session: _C.Session) -> None:
+    if session.is_policed():
+        distributed = torch.distributed
+        session.set_collectives(distributed.is_available() and distributed.is_initialized())
 
 
 def _end_step(session: _C.Session, failed: bool) -> dict[str, Any]:

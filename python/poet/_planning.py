@@ -124,8 +124,8 @@ class StepPlanner:
             return
         self._warned_of_excess = True
         warnings.warn(
-            f"poet: a step without a plan went above its budget: {report['over_text']}, and nothing "
-            "else could leave memory. Training goes on with the same results; "
+            f"poet: a step without a plan went above its budget: {report['over_text']}, and "
+            "nothing else could leave memory. Training goes on with the same results; "
             "stats.steps_over_budget counts such steps.",
             BudgetWarning,
             stacklevel=4,
@@ -289,8 +289,8 @@ class StepPlanner:
             advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan: the "
-            "online policy keeps it inside the budget where it can.",
+            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan: "
+            "the online policy keeps it inside the budget where it can.",
             BudgetWarning,
             stacklevel=6,
         )

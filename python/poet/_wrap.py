@@ -184,7 +184,7 @@ class WrappedStep:
             end_watching(self._session)
 
     def _forget_dropped(self) -> None:
-        """Of a step that is another one at every call the session keeps the latest variants only."""
+        """The session keeps the latest variants of a step that is another one at every call."""
         if len(self._seen) <= 2 * _C.Session.MOST_VARIANTS:
             return
         kept = set(self._session.variants())

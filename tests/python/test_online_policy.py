@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import compatibility_zoo
@@ -10,6 +11,7 @@ import pytest
 import torch
 import zoo
 from random_plans import STORE_DEVICE
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.profiler import ProfilerActivity, profile
 from zoo import Case, differences
@@ -73,8 +75,16 @@ def _slack(graph: poet.Graph, share: float) -> int:
     return int(least + share * max(0, peak - least))
 
 
+_OFTEN = {"gan", "gradient_penalty", "in_place_chains", "lstm", "no_sync"}
+
+
+def _in_turn(kinds: Iterable[str], often: set[str]) -> list[Any]:
+    """All of them every night, some always."""
+    return [k if k in often else pytest.param(k, marks=pytest.mark.nightly) for k in sorted(kinds)]
+
+
 @pytest.mark.parametrize("paging", [False, True], ids=["recompute", "paging"])
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", _in_turn(_KINDS, _OFTEN))
 def test_evicting_all_that_may_leave_keeps_every_bit_and_every_recording(
     kind: str, paging: bool
 ) -> None:
@@ -97,7 +107,7 @@ def test_evicting_all_that_may_leave_keeps_every_bit_and_every_recording(
 
 
 def _same(a: poet.Graph, b: poet.Graph) -> None:
-    """Whether two recordings tell of the same step; base bytes are whatever else the process has."""
+    """Two recordings of the same step; base bytes are whatever else the process has."""
     assert a.signature == b.signature
     for x, y in zip(a.values, b.values, strict=True):
         assert (x.bytes, x.producer, x.death, x.kind, x.evictable) == (
@@ -167,9 +177,16 @@ _NOT_MEASURED = {
 }
 
 
+# The policy holds these budgets; of the others it must say when it does not.
+_HELD = {"accumulation", "attention_and_transformer", "bert"}
+
+
 @pytest.mark.parametrize("paging", [False, True], ids=["recompute", "paging"])
 @pytest.mark.parametrize("share", [0.5, 0.3])
-@pytest.mark.parametrize("kind", sorted(set(_KINDS) - _NOT_MEASURED))
+@pytest.mark.parametrize(
+    "kind",
+    _in_turn(set(_KINDS) - _NOT_MEASURED, _HELD | {"checkpoint_inside", "other_shapes_every_step"}),
+)
 def test_the_first_call_stays_inside_its_budget_or_says_so(
     kind: str, share: float, paging: bool
 ) -> None:
@@ -188,9 +205,98 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
     with _Peak() as peak:
         online(*batch)
     report = online.reports[0]
+    if kind in _HELD:
+        assert report["over_bytes"] == 0, report["over_text"]
     if report["over_bytes"] == 0:
         assert peak.bytes <= budget, online.session.counters()
     else:
         assert report["over_text"]
         assert peak.bytes <= budget + report["over_bytes"]
-    print("RESULT", kind, share, paging, report["over_bytes"], budget - peak.bytes, online.session.counters()["online_recomputes"])
+
+
+# ---- departures, shapes, bounded caches
+
+
+def _net() -> tuple[Any, torch.Tensor]:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(8):
+        layers += [nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.1)]
+    net = nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x = torch.randn(4096, 16)
+
+    def step(x: torch.Tensor, extra: bool = False) -> float:
+        optimizer.zero_grad()
+        h = net[:12](x)
+        if extra:
+            h = h + torch.sin(h) * 0.01
+        loss = net[12:](h).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return (step, net), x
+
+
+def _peaks(step: Callable[..., Any], calls: list[Callable[[], tuple[Any, ...]]]) -> list[int]:
+    peaks = []
+    for args in calls:
+        ready = args()
+        with _Peak() as peak:
+            step(*ready)
+        peaks.append(peak.bytes)
+    return peaks
+
+
+def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() -> None:
+    (probe, _), x = _net()
+    graph = poet.trace(probe, x)
+    before = _resident()
+    budget = _slack(graph, 0.5) - before
+    del probe, graph, x
+    (plain, plain_net), _ = _net()
+    (own, net), x = _net()
+    budget += _resident()
+    calls: list[Callable[[], tuple[Any, ...]]] = [lambda: (x,)] * 5
+    calls += [lambda: (x, True)] * 2 + [lambda: (x[:3000],), lambda: (x[:2000], True), lambda: (x,)]
+    step = poet.wrap(own, ram_budget=budget, background=False, paging=False, cache_dir=None)
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", poet.BudgetWarning)
+        peaks = _peaks(step, calls)
+    stats = step.stats
+    assert stats.followed_steps >= 2 and stats.departures >= 2 and stats.online_steps >= 3
+    assert stats.steps_over_budget == 0
+    assert max(peaks) <= budget, [p - budget for p in peaks]
+    assert stats.hits + stats.misses == stats.steps == len(calls)
+    torch.manual_seed(1)
+    for args in calls:
+        plain(*args())
+    assert differences(dict(plain_net.state_dict()), dict(net.state_dict())) == []
+
+
+def test_a_share_holds_from_the_second_call_on() -> None:
+    (own, _), x = _net()
+    step = poet.wrap(own, ram_budget="80%", paging=False, cache_dir=None, time_limit_s=1)
+    step(x)
+    assert step.stats.online_steps == 0
+    step(x)
+    assert step.stats.online_steps == 1
+    step.close()
+
+
+def test_another_shape_at_every_call_keeps_a_bounded_number_of_variants() -> None:
+    w = torch.randn(4, 4, requires_grad=True)
+
+    def own(x: torch.Tensor) -> float:
+        loss = (x @ w).sum()
+        loss.backward()
+        return loss.item()
+
+    step = poet.wrap(own, ram_budget="1GiB", paging=False, cache_dir=None)
+    for rows in range(1, 200):
+        step(torch.randn(rows, 4))
+    assert step.stats.variants <= _C.Session.MOST_VARIANTS
+    assert len(step._seen) <= 2 * _C.Session.MOST_VARIANTS + 1
+    step.close()

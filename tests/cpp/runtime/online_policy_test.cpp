@@ -1,6 +1,7 @@
 #include "runtime/online_policy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +70,7 @@ TEST_P(EveryStep, KeepsItsBitsAndItsRecordingsWhateverLeaves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OnlinePolicy, EveryStep, ::testing::ValuesIn(allSteps()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& step) { return std::string(step.param.name); });
 
 class OnlinePolicyTest : public ::testing::Test {
  protected:
