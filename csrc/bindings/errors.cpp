@@ -30,6 +30,8 @@ void translate(std::exception_ptr thrown) {
     raise("FormatError", error);
   } catch (const ScheduleError& error) {
     raise("ScheduleError", error);
+  } catch (const BudgetError& error) {
+    raise("BudgetError", error);
   } catch (const StoreError& error) {
     raise("StoreError", error);
   } catch (const Error& error) {

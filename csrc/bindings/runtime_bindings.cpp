@@ -37,6 +37,9 @@ py::dict reportToDict(const StepReport& report) {
       report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
   result["newly_stable"] = report.newly_stable;
   result["num_ops"] = report.num_ops;
+  result["over_bytes"] = report.over_bytes;
+  result["over_text"] = report.over_text;
+  result["budget_error"] = report.budget_error;
   return result;
 }
 
@@ -44,6 +47,7 @@ py::dict countersToDict(Session& session) {
   SessionCounters steps;
   ExecutorCounters ops;
   PagingCounters pages;
+  OnlineCounters online;
   std::string last_departure;
   int64_t variants = 0;
   {
@@ -52,6 +56,7 @@ py::dict countersToDict(Session& session) {
     steps = session.counters();
     ops = session.executorCounters();
     pages = session.pagingCounters();
+    online = session.onlineCounters();
     last_departure = session.lastDeparture();
     variants = session.numVariants();
   }
@@ -83,6 +88,14 @@ py::dict countersToDict(Session& session) {
   result["repaired_chunks"] = pages.repaired_chunks;
   result["paging_trouble"] = pages.trouble;
   result["first_unplanned"] = ops.first_unplanned;
+  result["online_steps"] = online.steps;
+  result["online_evictions"] = online.evictions;
+  result["online_recomputes"] = online.recomputes;
+  result["online_page_outs"] = online.page_outs;
+  result["online_page_ins"] = online.page_ins;
+  result["online_replay_seconds"] = online.replay_seconds;
+  result["steps_over_budget"] = online.steps_over_budget;
+  result["most_over_bytes"] = online.most_over_bytes;
   result["variants"] = variants;
   result["last_departure"] = last_departure;
   return result;
@@ -96,6 +109,21 @@ void beginStep(Session& session, const py::object& inputs, const py::object& gra
   addKnown(gradients, ValueKind::kGradient, known);
   addKnown(existing, ValueKind::kBuffer, known);
   session.beginStep(std::move(known));
+}
+
+bool beginUnrecorded(Session& session, const py::object& inputs) {
+  std::vector<KnownStorage> known;
+  addKnown(inputs, ValueKind::kInput, known);
+  return session.beginUnrecorded(known);
+}
+
+void setBudget(Session& session, int64_t budget_bytes, bool recompute, bool paging,
+               const DeviceProfile& profile, const std::string& strict) {
+  const Strictness strictness = strict == "always"       ? Strictness::kAlways
+                                : strict == "first_call" ? Strictness::kFirstCall
+                                                         : Strictness::kNever;
+  const py::gil_scoped_release release;
+  session.setBudget({budget_bytes, recompute, paging, profile}, strictness);
 }
 
 // What the executor can bring back and how, for tests and for whoever makes schedules in Python.
@@ -132,6 +160,15 @@ void bindRuntime(py::module_& m) {
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
       .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"))
+      .def("begin_unrecorded", &beginUnrecorded, py::arg("inputs"))
+      .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),
+           py::arg("paging"), py::arg("profile"), py::arg("strict"))
+      .def("is_policed", &Session::isPoliced)
+      .def("set_collectives", &Session::setCollectives, py::arg("on"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("variants", &Session::variants, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly_static("MOST_VARIANTS",
+                                    [](const py::object&) { return VariantSet::kMaxVariants; })
       .def(
           "end_step",
           [](Session& session, bool failed) {

@@ -35,6 +35,12 @@ class POET_API ScheduleError : public Error {
   using Error::Error;
 };
 
+// A live step cannot be kept inside its budget. Python: poet.BudgetError (a RuntimeError).
+class POET_API BudgetError : public Error {
+ public:
+  using Error::Error;
+};
+
 namespace detail {
 template <class... Parts>
 std::string message(const Parts&... parts) {

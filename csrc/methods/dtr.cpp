@@ -18,9 +18,9 @@
 // Bound: none here; the paper: O(n) replays for n links in O(sqrt(n)) memory. Weakness: it evicts
 // what will be wanted next, and at tight budgets it thrashes or fails where plans exist.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "methods/dtr_score.h"
 #include "methods/every_method.h"
 #include "methods/plan_choice.h"
 #include "methods/plan_walk.h"
@@ -33,37 +33,60 @@ using planner::Evictable;
 using planner::Problem;
 using planner::Replay;
 
-enum class Score { kNeighbourhood, kComponents, kLocal };
-
-constexpr double kLeastSeconds = 1e-9;
 // Replays of one run, as a multiple of the first executions: beyond that it thrashes.
 constexpr size_t kMostReplaysPerStage = 100;
 constexpr int kCorrections = 12;
 constexpr int kBudgets = 48;
 
-class Dtr {
+// What the scores ask of a problem.
+class Recipes {
  public:
-  Dtr(const Problem& problem, const Asked& asked, int64_t budget_bytes, Score score)
-      : problem_(problem),
-        asked_(asked),
-        may_leave_(asked.may_leave),
-        budget_(budget_bytes),
-        score_(score),
-        there_(problem.values.size(), 0),
-        evicted_(problem.values.size(), 0),
-        locks_(problem.values.size(), 0),
-        mark_(problem.values.size(), 0),
-        touched_(problem.values.size(), 0),
-        readers_(problem.values.size()),
-        component_(problem.values.size()) {
-    plan_.by_stage.resize(problem.stages.size());
+  Recipes(const Problem& problem, const Asked& asked)
+      : problem_(problem), may_leave_(asked.may_leave), readers_(problem.values.size()) {
     for (size_t r = 0; r < problem.replays.size(); ++r) {
       if (problem.replays[r].is_page) continue;
       for (const int u : problem.replays[r].inputs)
         readers_[static_cast<size_t>(u)].push_back(static_cast<int>(r));
     }
+  }
+  double secondsOf(int v) const { return recipeOf(v).seconds; }
+  template <class Visit>
+  void forInputs(int v, const Visit& visit) const {
+    if (!may_leave_[static_cast<size_t>(v)]) return;
+    for (const int u : recipeOf(v).inputs) visit(u);
+  }
+  template <class Visit>
+  void forDependents(int v, const Visit& visit) const {
+    for (const int r : readers_[static_cast<size_t>(v)]) {
+      for (const int u : problem_.replays[static_cast<size_t>(r)].outputs) visit(u);
+    }
+  }
+
+ private:
+  const Replay& recipeOf(int v) const {
+    const Evictable& value = problem_.values[static_cast<size_t>(v)];
+    return problem_.replays[static_cast<size_t>(value.recipe)];
+  }
+
+  const Problem& problem_;
+  const std::vector<char>& may_leave_;
+  std::vector<std::vector<int>> readers_;  // by value: replays
+};
+
+class Dtr {
+ public:
+  Dtr(const Problem& problem, const Asked& asked, int64_t budget_bytes, DtrCost cost)
+      : problem_(problem),
+        asked_(asked),
+        may_leave_(asked.may_leave),
+        budget_(budget_bytes),
+        recipes_(problem, asked),
+        scores_(recipes_, cost),
+        there_(problem.values.size(), 0),
+        locks_(problem.values.size(), 0) {
+    scores_.resize(problem.values.size());
+    plan_.by_stage.resize(problem.stages.size());
     for (int v = 0; v < problem.numValues(); ++v) {
-      component_[at(v)] = newComponent();
       if (value(v).first_stage < 0) put(v);
     }
   }
@@ -94,7 +117,7 @@ class Dtr {
       clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage.op));
     for (const int u : stage.needs) {
       --locks_[at(u)];
-      touched_[at(u)] = clock_;
+      scores_.noteTouch(u, clock_);
     }
     for (const int v : stage.born) put(v);
     letGo();
@@ -131,7 +154,7 @@ class Dtr {
     clock_ += replay.seconds;
     for (const int u : replay.inputs) {
       --locks_[at(u)];
-      touched_[at(u)] = clock_;
+      scores_.noteTouch(u, clock_);
     }
     for (const int w : replay.outputs) {
       if (!there_[at(w)]) put(w);
@@ -141,12 +164,9 @@ class Dtr {
 
   void put(int v) {
     there_[at(v)] = 1;
-    touched_[at(v)] = clock_;
+    scores_.noteTouch(v, clock_);
+    scores_.noteReturn(v);
     used_ += value(v).bytes;
-    if (!evicted_[at(v)]) return;
-    evicted_[at(v)] = 0;
-    cost_of_[at(rootOf(component_[at(v)]))] -= costOf(v);
-    component_[at(v)] = newComponent();
   }
 
   void remove(int v) {
@@ -156,11 +176,7 @@ class Dtr {
 
   void evict(int v) {
     remove(v);
-    evicted_[at(v)] = 1;
-    cost_of_[at(rootOf(component_[at(v)]))] += costOf(v);
-    forNeighbours(v, [&](int u) {
-      if (evicted_[at(u)]) join(component_[at(u)], component_[at(v)]);
-    });
+    scores_.noteEviction(v);
   }
 
   bool makeRoom(int64_t bytes) {
@@ -170,7 +186,7 @@ class Dtr {
       for (int v = 0; v < problem_.numValues(); ++v) {
         if (!there_[at(v)] || !may_leave_[at(v)] || locks_[at(v)] > 0) continue;
         if (recipeOf(v).last_stage >= stage_ || value(v).bytes == 0) continue;
-        const double h = scoreOf(v);
+        const double h = scores_.scoreOf(v, value(v).bytes, clock_);
         if (h >= least) continue;
         least = h;
         best = v;
@@ -181,119 +197,29 @@ class Dtr {
     return true;
   }
 
-  double costOf(int v) const { return recipeOf(v).seconds; }
-
-  double scoreOf(int v) {
-    double cost = costOf(v);
-    if (score_ == Score::kNeighbourhood) cost += neighbourhoodCost(v);
-    if (score_ == Score::kComponents) cost += componentsCost(v);
-    const double staleness = std::max(clock_ - touched_[at(v)], kLeastSeconds);
-    return cost / (static_cast<double>(value(v).bytes) * staleness);
-  }
-
-  // e*: what must be computed again for v, and what must be with v before it comes back.
-  double neighbourhoodCost(int v) {
-    return reach(v,
-                 [&](int w, auto&& take) {
-                   if (may_leave_[at(w)]) {
-                     for (const int u : recipeOf(w).inputs) take(u);
-                   }
-                 }) +
-           reach(v, [&](int w, auto&& take) {
-             for (const int r : readers_[at(w)]) {
-               for (const int u : problem_.replays[at(r)].outputs) take(u);
-             }
-           });
-  }
-
-  template <class Step>
-  double reach(int v, const Step& step) {
-    ++round_;
-    double cost = 0;
-    std::vector<int>& todo = todo_;
-    todo.assign(1, v);
-    while (!todo.empty()) {
-      const int w = todo.back();
-      todo.pop_back();
-      step(w, [&](int u) {
-        if (!evicted_[at(u)] || mark_[at(u)] == round_) return;
-        mark_[at(u)] = round_;
-        cost += costOf(u);
-        todo.push_back(u);
-      });
-    }
-    return cost;
-  }
-
-  double componentsCost(int v) {
-    ++round_;
-    double cost = 0;
-    std::vector<int>& seen = todo_;
-    seen.clear();
-    forNeighbours(v, [&](int u) {
-      if (!evicted_[at(u)]) return;
-      const int root = rootOf(component_[at(u)]);
-      if (std::find(seen.begin(), seen.end(), root) != seen.end()) return;
-      seen.push_back(root);
-      cost += cost_of_[at(root)];
-    });
-    return cost;
-  }
-
-  template <class Visit>
-  void forNeighbours(int v, const Visit& visit) const {
-    for (const int u : recipeOf(v).inputs) visit(u);
-    for (const int r : readers_[at(v)]) {
-      for (const int u : problem_.replays[at(r)].outputs) visit(u);
-    }
-  }
-
-  // ---- union-find ---------------------------------------------------------------------------
-  int newComponent() {
-    up_.push_back(static_cast<int>(up_.size()));
-    cost_of_.push_back(0);
-    return up_.back();
-  }
-  int rootOf(int c) {
-    while (up_[at(c)] != c) c = up_[at(c)] = up_[at(up_[at(c)])];
-    return c;
-  }
-  void join(int a, int b) {
-    a = rootOf(a);
-    b = rootOf(b);
-    if (a == b) return;
-    up_[at(a)] = b;
-    cost_of_[at(b)] += cost_of_[at(a)];
-  }
-
   const Problem& problem_;
   const Asked& asked_;
   const std::vector<char>& may_leave_;
   const int64_t budget_;
-  const Score score_;
+  const Recipes recipes_;
+  DtrScores<Recipes> scores_;
   planner::ReplayPlan plan_;
-  std::vector<char> there_, evicted_;  // neither: not made yet, or gone for good
-  std::vector<int> locks_, mark_;
-  std::vector<double> touched_;            // seconds of clock_
-  std::vector<std::vector<int>> readers_;  // by value: replays
-  std::vector<int> component_;             // by value
-  std::vector<int> up_;
-  std::vector<double> cost_of_;  // by root
-  std::vector<int> todo_;
-  int round_ = 0, stage_ = 0;
+  std::vector<char> there_;
+  std::vector<int> locks_;
+  int stage_ = 0;
   int64_t used_ = 0;
   double clock_ = 0;
   size_t replays_ = 0;
 };
 
 Schedule planWithScore(const Graph& graph, const DeviceProfile& profile,
-                       const SolveOptions& options, const char* name, Score score) {
+                       const SolveOptions& options, const char* name, DtrCost cost) {
   const RecipeTable table(graph);
   const Problem problem(graph, table, profile, {.objective = options.minimize});
   const Asked asked = findAsked(problem);
   PlanChoice choice(problem, options, name);
   const auto peakWithin = [&](int64_t budget) {
-    Dtr dtr(problem, asked, budget, score);
+    Dtr dtr(problem, asked, budget, cost);
     return dtr.run(choice.deadline()) ? choice.offer(dtr.plan()) : int64_t{-1};
   };
   int64_t budget = options.ram_budget_bytes;
@@ -317,16 +243,16 @@ Schedule planWithScore(const Graph& graph, const DeviceProfile& profile,
 }  // namespace
 
 Schedule planDtr(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options) {
-  return planWithScore(graph, profile, options, "dtr", Score::kNeighbourhood);
+  return planWithScore(graph, profile, options, "dtr", DtrCost::kNeighbourhood);
 }
 
 Schedule planDtrEq(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options) {
-  return planWithScore(graph, profile, options, "dtr_eq", Score::kComponents);
+  return planWithScore(graph, profile, options, "dtr_eq", DtrCost::kComponents);
 }
 
 Schedule planDtrLocal(const Graph& graph, const DeviceProfile& profile,
                       const SolveOptions& options) {
-  return planWithScore(graph, profile, options, "dtr_local", Score::kLocal);
+  return planWithScore(graph, profile, options, "dtr_local", DtrCost::kLocal);
 }
 
 }  // namespace poet::methods

@@ -56,6 +56,14 @@ class POET_API RuntimeBudget {
   bool ratio_;
 };
 
+// When a call without a plan that cannot be kept inside the budget throws BudgetError rather than
+// go on above it. Never once an optimizer's op has run, or anything else that cannot be put back.
+enum class Strictness : uint8_t {
+  kNever,
+  kFirstCall,  // the first call, if it is certain that no plan would do
+  kAlways
+};
+
 // "117.8 MiB", or plain bytes below 1 KiB.
 POET_API std::string formatBytes(int64_t size);
 

@@ -25,6 +25,10 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
 
 void Executor::end() {
   pager_.end();
+  leave();
+}
+
+void Executor::leave() {
   residency_.clear();
   for (OpRecord& record : records_) record.clear();
   root_holds_.clear();
@@ -108,7 +112,8 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   }
   if (hot.has_after) holdForCopies();
   if (hot.record) {
-    records_[k_].capture(plan_->recording().ops[k_], *plan_, plan_->graph().ops()[k_].random, args,
+    const auto held = [this](ValueId v) { return plan_->isHeldByRecords(v); };
+    records_[k_].capture(plan_->recording().ops[k_], held, plan_->graph().ops()[k_].random, args,
                          hot.n_args, below);
   }
   if (hot.mutates && pager_.hasCopies()) dropStaleCopies();

@@ -74,6 +74,24 @@ class Executor {
   // Its memory is handed out for good: never evicted again.
   void noteHandedOut(const StorageHold& storage) { residency_.handedOut().add(storage); }
   bool isHandedOut(c10::StorageImpl* storage) { return residency_.handedOut().has(storage); }
+  HandedOut& handedOut() { return residency_.handedOut(); }
+
+  // For whoever takes the step over where it departs (OnlinePolicy::takeOver): no transfer goes on
+  // afterwards.
+  void settleTransfers();
+  // By value: nothing but this executor holds the storage.
+  std::vector<bool> heldOnly() const;
+  const Residency& residency() const { return residency_; }
+  // Of the first `done` ops.
+  std::vector<OpRecord> takeRecords(size_t done);
+  std::vector<OpRecord> exchangeRecords(std::vector<OpRecord> records);
+  void bringBackNow(ValueId v) { bringBackUnplanned(v); }
+  // Bytes that are resident beside the values that ops have shown so far.
+  int64_t unshownBytes() const;
+  // Hands what no op has shown yet and is away to `between`.
+  void handOverUnshown(AwayBetween& between);
+  // Lets go of everything but the copies in the store.
+  void leave();
 
   size_t done() const { return k_; }
   const CompiledPlan& plan() const { return *plan_; }

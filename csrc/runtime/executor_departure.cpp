@@ -1,5 +1,6 @@
 // How the executor leaves a plan: for good, for another plan, or for one value that is touched.
 #include <algorithm>
+#include <utility>
 
 #include "graph/error.h"
 #include "runtime/executor.h"
@@ -45,6 +46,64 @@ void Executor::touch(const c10::IValue* args, size_t count) {
     if (isManaged(t)) touchStorage(t.storage().unsafeGetStorageImpl());
     return true;
   });
+}
+
+// ------------------------------------------------------------------------------------------------
+// for whoever takes over
+
+void Executor::settleTransfers() {
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    settleCopy(v);
+    pager_.cancelRead(v);
+  }
+}
+
+std::vector<bool> Executor::heldOnly() const {
+  std::vector<bool> result(residency_.size(), false);
+  for (size_t v = 0; v < result.size(); ++v) {
+    const Residency::Entry& entry = residency_[ValueId(static_cast<int64_t>(v))];
+    const StorageHold storage = entry.ref.lock();
+    if (!storage) continue;
+    const bool root = v < root_holds_.size() && root_holds_[v].second;
+    result[v] = storage.use_count() == size_t{1} + static_cast<bool>(entry.hold) + root;
+  }
+  return result;
+}
+
+std::vector<OpRecord> Executor::takeRecords(size_t done) {
+  std::vector<OpRecord> taken = std::move(records_);
+  taken.resize(done);
+  records_.clear();
+  return taken;
+}
+
+std::vector<OpRecord> Executor::exchangeRecords(std::vector<OpRecord> records) {
+  return std::exchange(records_, std::move(records));
+}
+
+int64_t Executor::unshownBytes() const {
+  const Graph& graph = plan_->graph();
+  int64_t bytes = graph.baseBytes();
+  for (ValueId v(0); v.index < graph.numValues(); ++v.index) {
+    const OpId shown = plan_->recording().first_shown[static_cast<size_t>(v.index)];
+    if (static_cast<size_t>(shown.index) < k_ || graph.value(v).producer.valid()) continue;
+    const bool gone = graph.value(v).death < OpId(static_cast<int64_t>(k_));
+    if (!gone && !residency_[v].away) bytes += graph.value(v).bytes;
+  }
+  return bytes;
+}
+
+void Executor::handOverUnshown(AwayBetween& between) {
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    const Residency::Entry& entry = residency_[v];
+    if (!entry.bound || !entry.presumed) continue;
+    const StorageHold storage = entry.ref.lock();
+    if (storage && entry.away && pager_.hasCopy(v)) {
+      between.add(storage, pager_.give(v));
+    } else {
+      pager_.drop(v);  // what comes now numbers such values anew
+    }
+  }
 }
 
 // Where the plan has its values just before the actions of op k.

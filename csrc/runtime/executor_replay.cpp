@@ -1,6 +1,5 @@
 // How the executor brings values back.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -11,16 +10,6 @@
 #include "trace/tensor_args.h"
 
 namespace poet {
-namespace {
-
-// A storage of the right size without data, for ops that look at shapes only.
-StorageHold emptyStorage(int64_t bytes) {
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                               c10::DataPtr(nullptr, at::kCPU),
-                                               c10::GetAllocator(at::kCPU), false);
-}
-
-}  // namespace
 
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
@@ -121,11 +110,7 @@ at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,
   if (!storage && reads_no_data) storage = emptyStorage(plan_->graph().value(slot.value).bytes);
   POET_INTERNAL_ASSERT(storage, "a replay before ", describe(k_), " needs value ", slot.value.index,
                        ", which is not there");
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), slot.keys,
-                                                    slot.dtype);
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, slot.offset);
-  if (slot.wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return t;
+  return tensorOn(std::move(storage), slot);
 }
 
 // Runs op `id` again on this step's arguments; what it makes goes to `made`, which later ops of the
@@ -136,33 +121,10 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
   const OpRecord& record = records_[static_cast<size_t>(id.index)];
   POET_INTERNAL_ASSERT(record.isSet(), describe(static_cast<size_t>(id.index)),
                        " has not been recorded");
-  torch::jit::Stack stack(record.args());
-  int copied_list = -1;
-  // Running statistics move only once, and training does not read them: see Note [Statistics of
-  // batch norm]. They may be away, or dead by now.
-  const auto is_statistic = [&](size_t i) {
-    const auto& all = op.statistic_slots;
-    return std::find(all.begin(), all.end(), static_cast<int16_t>(i)) != all.end();
-  };
-  const auto& schema_args = op.handle.schema().arguments();
-  for (size_t i = 0; i < op.in.size(); ++i) {
-    const Slot& slot = op.in[i];
-    if (is_statistic(i)) {
-      const bool optional =
-          schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
-      stack[static_cast<size_t>(slot.arg)] =
-          optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
-    } else if (slot.value.valid() && !plan_->isHeldByRecords(slot.value)) {
-      placeTensor(stack, slot, tensorFor(slot, graph.op(id).reads_no_data, made), copied_list);
-    }
-  }
-  {
-    const ExecutionStateGuard as_then(record.state());
-    std::optional<GeneratorGuard> generator;
-    if (record.generatorState() != nullptr)
-      generator.emplace(*generatorOf(record.args()), *record.generatorState());
-    op.handle.redispatchBoxed(record.keys(), &stack);
-  }
+  const bool reads_no_data = graph.op(id).reads_no_data;
+  const torch::jit::Stack stack = runAgain(op, record, [&](const Slot& slot) {
+    return plan_->isHeldByRecords(slot.value) ? at::Tensor() : tensorFor(slot, reads_no_data, made);
+  });
   size_t i = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
     const Slot& slot = op.out[i++];

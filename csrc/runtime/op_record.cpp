@@ -1,5 +1,10 @@
 #include "runtime/op_record.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
 namespace poet {
 
 void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, int& copied_list) {
@@ -15,14 +20,14 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
   arg.toList().set(static_cast<size_t>(slot.element), c10::IValue(std::move(tensor)));
 }
 
-void OpRecord::capture(const RecordedOp& op, const CompiledPlan& plan, bool random,
+void OpRecord::capture(const RecordedOp& op, const std::function<bool(ValueId)>& held, bool random,
                        const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
   args_.assign(args, args + count);
   keys_ = below;
   state_ = ExecutionState::current();
   int copied_list = -1;
   for (const Slot& slot : op.in) {
-    if (!slot.value.valid() || plan.isHeldByRecords(slot.value)) continue;
+    if (!slot.value.valid() || held(slot.value)) continue;
     placeTensor(args_, slot, at::Tensor(), copied_list);
   }
   if (!random) return;
@@ -35,6 +40,51 @@ void OpRecord::clear() {
   args_.clear();
   state_.reset();
   generator_.reset();
+}
+
+at::Tensor tensorOn(StorageHold storage, const Slot& slot) {
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), slot.keys,
+                                                    slot.dtype);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, slot.offset);
+  if (slot.wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return t;
+}
+
+StorageHold emptyStorage(int64_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               c10::DataPtr(nullptr, at::kCPU),
+                                               c10::GetAllocator(at::kCPU), false);
+}
+
+torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
+                           const std::function<at::Tensor(const Slot&)>& tensorOf) {
+  torch::jit::Stack stack(record.args());
+  int copied_list = -1;
+  // Running statistics move only once, and training does not read them: see Note [Statistics of
+  // batch norm]. They may be away, or dead by now.
+  const auto is_statistic = [&](size_t i) {
+    const auto& all = op.statistic_slots;
+    return std::find(all.begin(), all.end(), static_cast<int16_t>(i)) != all.end();
+  };
+  const auto& schema_args = op.handle.schema().arguments();
+  for (size_t i = 0; i < op.in.size(); ++i) {
+    const Slot& slot = op.in[i];
+    if (is_statistic(i)) {
+      const bool optional =
+          schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
+      stack[static_cast<size_t>(slot.arg)] =
+          optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
+    } else if (slot.value.valid()) {
+      at::Tensor made = tensorOf(slot);
+      if (made.defined()) placeTensor(stack, slot, std::move(made), copied_list);
+    }
+  }
+  const ExecutionStateGuard as_then(record.state());
+  std::optional<GeneratorGuard> generator;
+  if (record.generatorState() != nullptr)
+    generator.emplace(*generatorOf(record.args()), *record.generatorState());
+  op.handle.redispatchBoxed(record.keys(), &stack);
+  return stack;
 }
 
 }  // namespace poet

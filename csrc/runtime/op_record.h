@@ -3,10 +3,10 @@
 
 #include <ATen/core/stack.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
-#include "runtime/compiled_plan.h"
 #include "runtime/execution_state.h"
 #include "runtime/generator_state.h"
 #include "trace/recording.h"
@@ -21,8 +21,9 @@ namespace poet {
 class OpRecord {
  public:
   bool isSet() const { return state_.has_value(); }
-  void capture(const RecordedOp& op, const CompiledPlan& plan, bool random, const c10::IValue* args,
-               size_t count, c10::DispatchKeySet below);
+  // `held`: whether the record holds a value.
+  void capture(const RecordedOp& op, const std::function<bool(ValueId)>& held, bool random,
+               const c10::IValue* args, size_t count, c10::DispatchKeySet below);
   void clear();
 
   const torch::jit::Stack& args() const { return args_; }
@@ -36,6 +37,17 @@ class OpRecord {
   std::optional<ExecutionState> state_;
   std::unique_ptr<GeneratorState> generator_;
 };
+
+// A tensor that looks at the storage as the slot says.
+at::Tensor tensorOn(StorageHold storage, const Slot& slot);
+// A storage of the right size without data, for ops that look at shapes only.
+StorageHold emptyStorage(int64_t bytes);
+
+// Runs a recorded op again, on this step's arguments and with the thread's settings of its first
+// run. `tensorOf` makes the arguments that the record left out (undefined: it holds the argument).
+// Running statistics are not touched. Returns the op's results.
+torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
+                           const std::function<at::Tensor(const Slot&)>& tensorOf);
 
 // Puts `tensor` in the slot's place on the stack; copies a list before the first change to it
 // (`copied_list` says which argument has been copied already; -1 at the start).

@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -33,6 +34,7 @@ void Pager::begin(size_t values) {
 }
 
 void Pager::resize(size_t values) {
+  values = std::max(values, copies_.size());
   copies_.resize(values);
   leaving_.resize(values);
   arriving_.resize(values);

@@ -23,17 +23,17 @@ const std::string& accessMessage() {
 
 }  // namespace
 
+void releaseData(c10::StorageImpl& storage) {
+  storage.set_data_ptr_noswap(
+      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+}
+
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
   POET_INTERNAL_ASSERT(storage.nbytes() == fresh.nbytes(), "a value came back with ",
                        fresh.nbytes(), " bytes instead of ", storage.nbytes());
   storage.clear_data_ptr_access_error_msg_();
   storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
-}
-
-void giveUp(c10::StorageImpl& storage) {
-  storage.set_data_ptr_noswap(
-      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
 }
 
 void Residency::begin(const Graph& graph) {
@@ -95,7 +95,7 @@ bool Residency::evict(ValueId v) {
     return true;
   }
   if (entry.pinned || !AllocatorTap::mayRelease(*storage)) return false;
-  giveUp(*storage);
+  releaseData(*storage);
   entry.resident = false;
   entry.away = true;
   away_.push_back(v);

@@ -14,12 +14,13 @@
 
 namespace poet {
 
+// Gives a storage's memory back to whoever holds it besides (a transfer, say), or to the allocator.
+// Size, strides and everybody's references stay; a raw read fails with a clear error from here on.
+// Only where AllocatorTap::mayRelease().
+void releaseData(c10::StorageImpl& storage);
+
 // Moves `fresh`'s data into a storage that has been evicted.
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh);
-
-// Releases a storage's data for the moment: metadata and everybody's references stay, and a raw
-// read fails with the access message. Only where AllocatorTap::mayRelease().
-void giveUp(c10::StorageImpl& storage);
 
 // Storages whose memory was handed out for good (a NumPy array shares it): never evicted again.
 class HandedOut {

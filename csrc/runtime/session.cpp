@@ -32,6 +32,7 @@ std::shared_ptr<Session> Session::create(bool verify) {
 Session::Session(bool verify) : verify_(verify) {
   executor_.setVerify(verify);
   between_.setVerify(verify);
+  policy_.setVerify(verify);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -43,11 +44,22 @@ bool Session::nextStepIsTraced() {
   return record_next_ || variant == nullptr || variant->state != VariantState::kPlanned;
 }
 
-void Session::beginStep(std::vector<KnownStorage> known) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void Session::checkIdle() const {
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
                 "this step is running already (on another thread, or inside itself): wrap the "
                 "outermost call only");
+}
+
+void Session::startListening() {
+  watch_.reset();
+  has_away_ = false;
+  listener_.emplace(shared_from_this());
+  listening_.emplace();
+}
+
+void Session::beginStep(std::vector<KnownStorage> known) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  checkIdle();
   inputs_.clear();
   for (const KnownStorage& one : known) {
     if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
@@ -57,30 +69,30 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   const bool follows =
       !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
   record_next_ = raised_ = false;
-  if (!follows) {
-    between_.restoreAll();
-  } else {
+  if (follows) {
+    counting_.reset();
     StepArena::restart(most_in_step_);
     beginFollowing(*variant);
-  }
-  watch_.reset();
-  has_away_ = false;
-  listener_.emplace(shared_from_this());
-  listening_.emplace();
-  if (follows) {
+    startListening();
     if (verify_) tap_.emplace();
     mode_ = Mode::kFollow;
     return;
   }
-  recorder_ = std::make_unique<Recorder>(std::move(known));
+  if (!policy_.isOn()) between_.restoreAll();
+  startListening();
   tap_.emplace();
+  recorder_ = std::make_unique<Recorder>(known);
+  if (policy_.isOn()) beginPolicy(known);
   mode_ = Mode::kTrace;
 }
 
 void Session::closeStep() {
   executor_.handOver(between_);
+  policy_.handOver(between_);
+  policy_.end();
   executor_.end();
   recorder_.reset();
+  unrecorded_ = false;
   tap_.reset();
   inputs_.clear();
   mode_ = Mode::kIdle;
@@ -92,14 +104,16 @@ StepReport Session::endStep(bool failed) {
   listener_.reset();
   const std::lock_guard<std::mutex> lock(mutex_);
   StepReport report;
-  ++counters_.steps;
+  counters_.steps += !unrecorded_;
   try {
     if (failed) {
-      ++counters_.failed_steps;
+      counters_.failed_steps += !unrecorded_;
       report.mode = StepReport::Mode::kFailed;
       if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
+      endPolicy(failed, report);
     } else {
       if (mode_ == Mode::kFollow) finishFollowed();
+      endPolicy(failed, report);
       settle(report);
     }
   } catch (...) {
@@ -132,6 +146,8 @@ void Session::settle(StepReport& report) {
     report.num_ops = static_cast<int64_t>(executor_.done());
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
+  } else if (unrecorded_) {
+    return;
   } else {
     report.mode = mode_ == Mode::kTrace ? StepReport::Mode::kTraced : StepReport::Mode::kDeparted;
     if (mode_ == Mode::kTrace) ++counters_.traced_steps;
@@ -150,6 +166,7 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     op.redispatchBoxed(below, stack);
     return;
   }
+  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   std::unique_lock<std::mutex> lock(mutex_);
   switch (mode_) {
     case Mode::kFollow:
@@ -157,7 +174,7 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       return;
     case Mode::kTrace:
     case Mode::kDeparted:
-      recorder_->run(op, below, stack, &lock);
+      record(op, below, stack, lock);
       return;
     default:
       lock.unlock();
@@ -179,7 +196,7 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   } else {
     depart(std::move(why));
     if (mode_ == Mode::kDeparted) {
-      recorder_->run(op, below, stack, &lock);
+      record(op, below, stack, lock);
     } else {
       lock.unlock();
       op.redispatchBoxed(below, stack);
@@ -223,11 +240,15 @@ void Session::depart(std::string why) {
   }
   last_departure_ = std::move(why);
   ++counters_.departures;
-  executor_.restoreAll();
-  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(),
-                                         executor_.boundStorages());
-  executor_.end();
   if (!tap_) tap_.emplace();
+  if (policy_.isOn()) {
+    departOnline();
+  } else {
+    executor_.restoreAll();
+    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(),
+                                           executor_.boundStorages());
+    executor_.end();
+  }
   mode_ = Mode::kDeparted;
 }
 
@@ -294,6 +315,11 @@ ExecutorCounters Session::executorCounters() {
   return executor_.counters();
 }
 
+OnlineCounters Session::onlineCounters() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return policy_.counters();
+}
+
 std::string Session::lastDeparture() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return last_departure_;
@@ -302,6 +328,11 @@ std::string Session::lastDeparture() {
 int64_t Session::numVariants() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int64_t>(variants_.size());
+}
+
+std::vector<int> Session::variants() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return variants_.ids();
 }
 
 }  // namespace poet

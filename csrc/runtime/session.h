@@ -12,7 +12,9 @@
 #include "device/profile.h"
 #include "graph/export.h"
 #include "runtime/away_between.h"
+#include "runtime/budget.h"
 #include "runtime/executor.h"
+#include "runtime/online_policy.h"
 #include "runtime/variants.h"
 #include "trace/dispatch_key.h"
 #include "trace/listener.h"
@@ -34,11 +36,16 @@ struct StepReport {
   int variant = -1;
   bool newly_stable = false;  // the variant was seen twice by now: worth a plan
   int64_t num_ops = 0;
+  int64_t over_bytes = 0;    // by which the online policy had to exceed the budget
+  std::string over_text;     // and for what
+  std::string budget_error;  // a BudgetError ended the step: its text
 };
 
 // beginStep() and endStep() are called on the thread that runs the step, in pairs; plans may be set
 // from any thread.
-class POET_API Session final : public Listener, public std::enable_shared_from_this<Session> {
+class POET_API Session final : public Listener,
+                               public RoomMaker,
+                               public std::enable_shared_from_this<Session> {
  public:
   // verify: see runtime/verify.h.
   static std::shared_ptr<Session> create(bool verify);
@@ -47,6 +54,9 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   // Whether the next step is going to be traced, so that the caller gathers what exists before it.
   bool nextStepIsTraced();
   void beginStep(std::vector<KnownStorage> known);
+  // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
+  // batch's. False, and nothing has begun, where it is not known what is resident.
+  bool beginUnrecorded(const std::vector<KnownStorage>& inputs);
   // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what
   // a replay throws.
   StepReport endStep(bool failed);
@@ -58,6 +68,13 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void touch(const at::Tensor& t, bool for_good = false);
   // Whether touch() has anything to do outside steps: a plan pages, or something is away.
   bool wantsTouches() const { return pages_ || has_away_; }
+
+  // Keeps the steps to come inside this budget where they follow no plan; 0 bytes: no longer.
+  void setBudget(OnlineOptions options, Strictness strictness);
+  // Whether the process takes part in collectives: then gradients stay where they are.
+  void setCollectives(bool on);
+  // Whether values may be away in a step that follows no plan.
+  bool isPoliced() const { return is_policed_; }
 
   // Where paged values go; for PageStore::open, at the first plan that pages. Without a call: the
   // system's directory. The other form takes a store that is open.
@@ -83,15 +100,18 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
 
   SessionCounters counters();
   ExecutorCounters executorCounters();
+  OnlineCounters onlineCounters();
   PagingCounters pagingCounters();
   // What went wrong in paging since the last call; empty: nothing.
   std::string newTrouble();
   std::string lastDeparture();
   int64_t numVariants();
+  std::vector<int> variants();  // those that are kept, ascending
 
   void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
             torch::jit::Stack* stack) override;
   void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
+  void makeRoom(int64_t bytes) override;  // while a kernel runs
 
  private:
   enum class Mode : uint8_t { kIdle, kTrace, kFollow, kDeparted, kLost };
@@ -107,6 +127,16 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void finishFollowed();
   void settle(StepReport& report);
   void closeStep();
+  void startListening();
+  void checkIdle() const;
+
+  // session_online.cpp
+  OverBudget overBudget() const;
+  void beginPolicy(const std::vector<KnownStorage>& known);
+  void departOnline();
+  void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
+              std::unique_lock<std::mutex>& lock);
+  void endPolicy(bool failed, StepReport& report);
 
   // session_paging.cpp
   std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;
@@ -114,6 +144,7 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   void noteStorages();
   void openStore();
   void prepareStore(const CompiledPlan& plan);
+  bool openStore();
   void watchWhatIsAway();
 
   // session_pause.cpp
@@ -127,6 +158,13 @@ class POET_API Session final : public Listener, public std::enable_shared_from_t
   std::unique_ptr<Recorder> recorder_;
   Executor executor_;
   AwayBetween between_{executor_.pager()};
+  OnlinePolicy policy_{executor_.pager(), executor_.handedOut()};
+  Strictness strictness_ = Strictness::kNever;
+  std::atomic<bool> is_policed_ = false;
+  // While it is in, what is resident between the steps is known: the tap's bytes and these.
+  std::optional<AllocatorTap::Guard> counting_;
+  int64_t base_bytes_ = 0;
+  bool unrecorded_ = false;          // the running step
   std::optional<Watch> watch_;       // while no step runs and something is away
   std::vector<WeakStorage> inputs_;  // of the running step, in the order in which they were given
   std::string store_directory_;

@@ -45,6 +45,20 @@ void Session::prepareStore(const CompiledPlan& plan) {
   pages_ = true;
 }
 
+// For the online policy: whether there is a store now.
+bool Session::openStore() {
+  Pager& pager = executor_.pager();
+  if (pager.hasStore()) return true;
+  if (store_directory_.empty() && !pages_) return false;
+  try {
+    pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
+  } catch (const Error& error) {
+    pager.counters().trouble = error.what();
+    return false;
+  }
+  return true;
+}
+
 PagingCounters Session::pagingCounters() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return executor_.pager().snapshot();
@@ -132,7 +146,8 @@ void Session::bringBack() {
 }
 
 void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (mode_ != Mode::kFollow && !has_away_) return;
+  if (mode_ != Mode::kFollow && !has_away_ && !is_policed_) return;
+  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   const size_t count = op.schema().arguments().size();
   const c10::IValue* args = stack->data() + (stack->size() - count);
@@ -140,22 +155,25 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
     executor_.touch(args, count);
     return;
   }
+  if (policy_.isActive()) policy_.touch(args, count);
   forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
     if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
     return true;
   });
-  watchWhatIsAway();
+  if (mode_ == Mode::kIdle) watchWhatIsAway();
 }
 
 void Session::touch(const at::Tensor& t, bool for_good) {
-  if ((mode_ != Mode::kFollow && !wantsTouches()) || !isManaged(t)) return;
+  if ((mode_ != Mode::kFollow && !wantsTouches() && !is_policed_) || !isManaged(t)) return;
+  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
   if (mode_ == Mode::kFollow) {
     executor_.touchStorage(storage);
   } else {
+    if (policy_.isActive()) policy_.touchStorage(storage);
     between_.restore(storage);
-    watchWhatIsAway();
+    if (mode_ == Mode::kIdle) watchWhatIsAway();
   }
   if (for_good) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
 }

@@ -74,7 +74,7 @@ int64_t Session::pause(const std::vector<at::Tensor>& leaves) {
   for (const StorageHold& storage : storages) {
     const PageCopy copy = pager.store(*storage, verify_ ? Verifier::contentHash(*storage) : 0);
     if (!copy.valid()) continue;  // the store failed: it stays
-    giveUp(*storage);
+    releaseData(*storage);
     between_.add(storage, copy);
     released += copy.bytes;
   }

@@ -93,6 +93,27 @@ void StepPlanner::stopPaging(const std::string& why) {
 }
 
 // ------------------------------------------------------------------------------------------------
+// without a plan
+
+void StepPlanner::keepInside() {
+  if (!options_.ram_budget.isShare()) setBudget(options_.ram_budget.bytes(0));
+}
+
+void StepPlanner::keepInside(const Graph& recorded) {
+  if (!options_.ram_budget.isShare()) return;
+  const int64_t peak = simulatePlain(recorded, profileByName(options_.platform)).peak_bytes;
+  if (peak <= policed_peak_bytes_) return;
+  policed_peak_bytes_ = peak;
+  setBudget(options_.ram_budget.bytes(peak));
+}
+
+// The store is measured beside the steps, and so the policy does not know it: it recomputes.
+void StepPlanner::setBudget(int64_t bytes) {
+  session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
+                      options_.strict);
+}
+
+// ------------------------------------------------------------------------------------------------
 // planning
 
 SolveOptions StepPlanner::requestFor(const Graph& graph) {
@@ -162,9 +183,11 @@ void StepPlanner::giveUp(int variant, const std::shared_ptr<const Schedule>& sch
     advice = detail::message("The least budget that has a plan is ", *schedule->least_ram_budget,
                              " bytes (", formatBytes(*schedule->least_ram_budget), ").");
   }
-  TORCH_WARN("poet found no plan within ", budget_bytes, " bytes (", formatBytes(budget_bytes),
-             "), status ", toString(schedule->status), ": ", schedule->message, " ", advice,
-             " Training goes on without a plan, outside the budget.");
+  TORCH_WARN(
+      "poet found no plan within ", budget_bytes, " bytes (", formatBytes(budget_bytes),
+      "), status ", toString(schedule->status), ": ", schedule->message, " ", advice,
+      " Training goes on without a plan: the online policy keeps it inside the budget where it "
+      "can.");
 }
 
 void StepPlanner::keep(int variant, const std::shared_ptr<const Schedule>& schedule,

@@ -25,6 +25,11 @@ class StepPlanner {
   // (c10::WarningHandler) where the system's own directory takes none: then nothing is paged.
   StepPlanner(std::shared_ptr<Session> session, const TrainingStepOptions& options);
 
+  // Keeps the steps to come inside the budget where they have no plan. On the thread that runs
+  // them: before the first call, and after a recorded one, whose peak a share is of.
+  void keepInside();
+  void keepInside(const Graph& recorded);
+
   // Puts a plan in force for the variant, or notes (and warns, once) that there is none.
   void plan(int variant, const std::stop_token& stop);
 
@@ -33,6 +38,7 @@ class StepPlanner {
   std::string message() const;  // the last word where there is no plan
 
  private:
+  void setBudget(int64_t bytes);
   void measureStore();
   void stopPaging(const std::string& why);
   SolveOptions requestFor(const Graph& graph);
@@ -46,6 +52,7 @@ class StepPlanner {
   DeviceProfile profile_;
   bool paging_;
   bool store_is_measured_ = false;
+  int64_t policed_peak_bytes_ = 0;
   bool warned_ = false;
   int64_t largest_peak_bytes_ = 0;
 

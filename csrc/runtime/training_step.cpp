@@ -68,6 +68,7 @@ class TrainingStep::Impl {
                "step: expected a function (or another callable) that runs one training step; got "
                "an empty std::function. Put forward, backward and the optimizer's step in a "
                "function and pass that.");
+    planner_.keepInside();
   }
 
   ~Impl() {
@@ -85,6 +86,10 @@ class TrainingStep::Impl {
     if (closed_ || isListening()) return body_(inputs);  // inside another step the outer one rules
     auto [result, report] = run(inputs);
     if (report.num_ops == 0 && report.mode == StepReport::Mode::kTraced) throw noOps();
+    if (report.over_bytes > 0 && !std::exchange(warned_of_excess_, true)) {
+      TORCH_WARN("poet: a step without a plan went above its budget: ", report.over_text,
+                 ", and nothing else could leave memory. Training goes on with the same results.");
+    }
     note(report);
     return result;
   }
@@ -147,6 +152,7 @@ class TrainingStep::Impl {
   std::shared_ptr<Session> session_;
   int last_variant_ = -1;
   bool closed_ = false;
+  bool warned_of_excess_ = false;
   StepPlanner planner_;
   BackgroundPlanner queue_;  // last: its thread uses all the others
 };
@@ -190,6 +196,8 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
 void TrainingStep::Impl::note(const StepReport& report) {
   if (report.variant < 0) return;
   last_variant_ = report.variant;
+  if (report.mode == StepReport::Mode::kTraced)
+    planner_.keepInside(*session_->graphOf(report.variant));
   if (!report.newly_stable) return;
   if (verbose_) {
     std::fprintf(stderr, "poet: step traced: %lld operators; planning\n",
@@ -221,6 +229,14 @@ StepStats TrainingStep::Impl::stats() {
   result.replay_seconds = ops.replay_seconds;
   result.evictions = ops.evictions;
   result.plan_switches = ops.switches;
+  const OnlineCounters online = session_->onlineCounters();
+  result.online_steps = online.steps;
+  result.online_evictions = online.evictions;
+  result.online_recomputes = online.recomputes;
+  result.online_page_outs = online.page_outs;
+  result.online_page_ins = online.page_ins;
+  result.steps_over_budget = online.steps_over_budget;
+  result.most_over_bytes = online.most_over_bytes;
   const PagingCounters paging = session_->pagingCounters();
   result.page_outs = paging.planned_page_outs;
   result.page_ins = paging.planned_page_ins;

@@ -40,7 +40,8 @@ struct TrainingStepOptions {
   // before memory is read behind PyTorch's back (torch::save does so) call
   // TrainingStep::bringBack().
   bool away_between_steps = false;
-  std::string platform = "host";   // name of the device profile
+  Strictness strict = Strictness::kFirstCall;  // see docs/online.md
+  std::string platform = "host";               // name of the device profile
   bool background = true;          // plan while training goes on; false: wait for the plan
   double time_limit_seconds = 60;  // that planning may take
   int solve_threads = 1;
@@ -67,6 +68,13 @@ struct StepStats {
   double replay_seconds = 0;
   int64_t evictions = 0;
   int64_t plan_switches = 0;
+  int64_t online_steps = 0;  // in which the online policy had to make room
+  int64_t online_evictions = 0;
+  int64_t online_recomputes = 0;
+  int64_t online_page_outs = 0;
+  int64_t online_page_ins = 0;
+  int64_t steps_over_budget = 0;  // calls without a plan that went above it all the same
+  int64_t most_over_bytes = 0;    // by which the worst of them did
   int64_t page_outs = 0;
   int64_t page_ins = 0;
   int64_t unplanned_page_ins = 0;  // because something touched the value
@@ -80,9 +88,10 @@ struct StepStats {
 };
 
 // Note [Steps without Python]
-// The first calls run as they are and are recorded (two alike are needed). Then a plan is solved
-// for, by the program poet-solver, and every later call follows it. A call that does something else
-// than was recorded is brought back to plain training where it departs, and recorded as a variant.
+// The first calls are recorded (two alike are needed). Then a plan is solved for, by the program
+// poet-solver, and every later call follows it. A call that does something else than was recorded
+// goes on without a plan where it departs, and is recorded as a variant. Without a plan the online
+// policy keeps the step inside its budget (a share begins to hold with the second call).
 // Where Python finds by itself what the process holds, a C++ program has to say so:
 // - keepCounted(): memory that counts though no op of the step touches it, and old gradients.
 // - OptimizerPhase: which ops are the optimizer's. Optional: it labels values and phases in
@@ -105,8 +114,9 @@ class POET_API TrainingStep {
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
-  // Runs one step. Throws what the step throws; ArgumentError where the step runs no operator that
-  // can be recorded; Error where planning failed (once, at the call after).
+  // Runs one step. Throws what the step throws; BudgetError as options.strict says; ArgumentError
+  // where the step runs no operator that can be recorded; Error where planning failed (once, at the
+  // call after).
   at::Tensor operator()(const std::vector<at::Tensor>& inputs = {});
 
   // Looked through at each call that is recorded. Module and optimizer must outlive the object.

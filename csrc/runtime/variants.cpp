@@ -88,19 +88,39 @@ int VariantSet::likeliestWithoutHistory() const {
   return best;
 }
 
+// By what most often followed the longest history that matches the present one; the latest of
+// equals. By the latest alone a single stray step would be expected again and again, because what
+// follows it looks just like what came before it.
 int VariantSet::predict() const {
-  int best = likeliestWithoutHistory();
-  size_t best_length = 0;
+  struct Votes {
+    int id;
+    int count;
+  };
+  std::vector<Votes> votes;  // the latest first
+  size_t best_length = 1;
   for (size_t end = history_.size(); end-- > 1;) {  // history_[end] followed history_[..end - 1]
+    if (variants_.count(history_[end]) == 0) continue;
     size_t length = 0;
     while (length < end && history_[end - 1 - length] == history_[history_.size() - 1 - length])
       ++length;
-    if (length > best_length) {
-      best_length = length;
-      best = history_[end];
+    if (length < best_length) continue;
+    if (length > best_length) votes.clear();
+    best_length = length;
+    const auto known = std::find_if(votes.begin(), votes.end(),
+                                    [&](const Votes& one) { return one.id == history_[end]; });
+    if (known == votes.end()) {
+      votes.push_back({history_[end], 1});
+    } else {
+      ++known->count;
     }
   }
-  return variants_.count(best) > 0 ? best : -1;
+  if (votes.empty()) {
+    const int likeliest = likeliestWithoutHistory();
+    return variants_.count(likeliest) > 0 ? likeliest : -1;
+  }
+  return std::max_element(votes.begin(), votes.end(),
+                          [](const Votes& a, const Votes& b) { return a.count < b.count; })
+      ->id;
 }
 
 Variant* VariantSet::find(int id) {

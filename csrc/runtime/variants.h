@@ -64,6 +64,11 @@ class VariantSet {
   Variant* find(int id);
   size_t size() const { return variants_.size(); }
   const std::map<int, Variant>& all() const { return variants_; }
+  std::vector<int> ids() const {
+    std::vector<int> all;
+    for (const auto& [id, variant] : variants_) all.push_back(id);
+    return all;
+  }
 
  private:
   void shareRecordFlags(CompiledPlan& plan);

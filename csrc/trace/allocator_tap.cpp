@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "trace/kept_storages.h"
 
@@ -19,6 +20,9 @@ namespace {
 
 constexpr uint8_t kPriority = 100;
 constexpr size_t kSpaceToRam = 4;  // address space of the arena: holes must not fill it
+
+thread_local RoomMaker* t_room = nullptr;
+thread_local bool t_hidden = false;
 
 PageArena* makeArena() {
   const char* wish = std::getenv("POET_ARENA");
@@ -33,7 +37,8 @@ class StepAllocator final : public c10::Allocator {
   static StepAllocator& get() {
     static StepAllocator* const allocator = [] {  // blocks outlive static destruction
       auto* made = new StepAllocator;
-      // A child of fork() must find no lock that is held by a thread which it does not have.
+      // A forked process (a DataLoader's worker) must find no lock that is held by a thread which
+      // it does not have.
       ::pthread_atfork([] { get().lockAll(); }, [] { get().unlockAll(); },
                        [] { get().unlockAll(); });
       return made;
@@ -42,16 +47,44 @@ class StepAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr data = allocateAnywhere(bytes);
-    if (counting_ == 0 || data.get() == nullptr) return data;
-    if (data.get_deleter() == &release ||
-        data.compare_exchange_deleter(inner_->raw_deleter(), &release)) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      sizes_[data.get()] = static_cast<int64_t>(bytes);
-      live_ += static_cast<int64_t>(bytes);
-      high_ = std::max(high_, live_);
+    if (t_room != nullptr && bytes > 0) {
+      RoomMaker* const maker = t_room;
+      const AllocatorTap::RoomGuard not_for_what_the_maker_takes(nullptr);
+      maker->makeRoom(static_cast<int64_t>(bytes));
     }
+    c10::DataPtr data = allocateAnywhere(bytes);
+    if (counting_ > 0) adopt(data, bytes, !t_hidden);
     return data;
+  }
+
+  void adopt(c10::DataPtr& data, size_t bytes, bool shown) {
+    if (data.get() == nullptr) return;
+    const bool is_ours = data.get_deleter() == &release;
+    if (!is_ours && !data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!blocks_.emplace(data.get(), Block{static_cast<int64_t>(bytes)}).second) return;
+    live_ += static_cast<int64_t>(bytes);
+    if (!shown) return;
+    shown_ += static_cast<int64_t>(bytes);
+    high_ = std::max(high_, shown_);
+  }
+
+  bool hold(void* block) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = blocks_.find(block);
+    if (found != blocks_.end()) ++found->second.holds;
+    return found != blocks_.end();
+  }
+
+  void letGo(void* block) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = blocks_.find(block);
+      if (--found->second.holds > 0 || !found->second.orphaned) return;
+      live_ -= found->second.bytes;
+      blocks_.erase(found);
+    }
+    giveBack(block);
   }
 
   // raw_allocate() asserts that context and data are the same pointer: they are.
@@ -64,24 +97,25 @@ class StepAllocator final : public c10::Allocator {
     StepAllocator& tap = get();
     {
       const std::lock_guard<std::mutex> lock(tap.mutex_);
-      const auto found = tap.sizes_.find(block);
-      if (found != tap.sizes_.end()) {
-        tap.live_ -= found->second;
-        tap.sizes_.erase(found);
+      const auto found = tap.blocks_.find(block);
+      if (found != tap.blocks_.end()) {
+        if (!t_hidden) tap.shown_ -= found->second.bytes;
+        if (found->second.holds > 0) {
+          found->second.orphaned = true;
+          return;
+        }
+        tap.live_ -= found->second.bytes;
+        tap.blocks_.erase(found);
       }
     }
-    if (tap.arena_->owns(block)) {
-      c10::profiledCPUMemoryReporter().Delete(block);
-      tap.arena_->release(block);
-    } else {
-      tap.inner_->raw_deleter()(block);
-    }
+    tap.giveBack(block);
   }
 
   // It stays PyTorch's allocator while anybody counts, or wants large blocks from the arena.
   void enter(std::atomic<int>& purpose) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++purpose;
+    if (&purpose == &counting_ && counting_ == 1) shown_ = live_;
     if (counting_ + placing_ == 1) c10::SetCPUAllocator(this, kPriority);
   }
   void leave(std::atomic<int>& purpose) {
@@ -93,9 +127,15 @@ class StepAllocator final : public c10::Allocator {
   c10::Allocator* inner_ = c10::GetDefaultCPUAllocator();
   PageArena* arena_ = makeArena();
   std::mutex mutex_;
-  std::unordered_map<void*, int64_t> sizes_;
+  struct Block {
+    int64_t bytes = 0;
+    int32_t holds = 0;
+    bool orphaned = false;  // its owner has given it back
+  };
+  std::unordered_map<void*, Block> blocks_;
   int64_t live_ = 0;
-  int64_t high_ = 0;
+  int64_t shown_ = 0;              // live, as if nothing hidden had happened
+  int64_t high_ = 0;               // of shown_
   std::atomic<int> counting_ = 0;  // users
   std::atomic<int> placing_ = 0;
 
@@ -108,6 +148,15 @@ class StepAllocator final : public c10::Allocator {
       }
     }
     return inner_->allocate(bytes);
+  }
+
+  void giveBack(void* block) {
+    if (arena_->owns(block)) {
+      c10::profiledCPUMemoryReporter().Delete(block);
+      arena_->release(block);
+    } else {
+      inner_->raw_deleter()(block);
+    }
   }
 
   void lockAll() {
@@ -131,15 +180,51 @@ AllocatorTap::Guard::~Guard() {
   allocator.leave(allocator.counting_);
 }
 
+AllocatorTap::RoomGuard::RoomGuard(RoomMaker* maker) : before_(std::exchange(t_room, maker)) {}
+AllocatorTap::RoomGuard::~RoomGuard() { t_room = before_; }
+
+AllocatorTap::HiddenGuard::HiddenGuard() : before_(std::exchange(t_hidden, true)) {}
+AllocatorTap::HiddenGuard::~HiddenGuard() { t_hidden = before_; }
+
+AllocatorTap::BlockHold AllocatorTap::BlockHold::of(void* block) {
+  BlockHold made;
+  if (block != nullptr && StepAllocator::get().hold(block)) made.block_ = block;
+  return made;
+}
+AllocatorTap::BlockHold::BlockHold(BlockHold&& other) noexcept
+    : block_(std::exchange(other.block_, nullptr)) {}
+AllocatorTap::BlockHold& AllocatorTap::BlockHold::operator=(BlockHold&& other) noexcept {
+  std::swap(block_, other.block_);
+  return *this;
+}
+AllocatorTap::BlockHold::~BlockHold() {
+  if (block_ != nullptr) StepAllocator::get().letGo(block_);
+}
+
+void AllocatorTap::enroll(c10::StorageImpl& storage) {
+  StepAllocator::get().adopt(storage._mutable_data_ptr_no_checks(), storage.nbytes(), true);
+}
+
+void AllocatorTap::forgetHidden() {
+  StepAllocator& tap = StepAllocator::get();
+  const std::lock_guard<std::mutex> lock(tap.mutex_);
+  tap.shown_ = tap.live_;
+}
+
 int64_t AllocatorTap::liveBytes() {
   const std::lock_guard<std::mutex> lock(StepAllocator::get().mutex_);
   return StepAllocator::get().live_;
 }
 
+int64_t AllocatorTap::shownBytes() {
+  const std::lock_guard<std::mutex> lock(StepAllocator::get().mutex_);
+  return StepAllocator::get().shown_;
+}
+
 int64_t AllocatorTap::resetHighWater() {
   StepAllocator& tap = StepAllocator::get();
   const std::lock_guard<std::mutex> lock(tap.mutex_);
-  return tap.high_ = tap.live_;
+  return tap.high_ = tap.shown_;
 }
 
 int64_t AllocatorTap::highWaterBytes() {

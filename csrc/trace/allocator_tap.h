@@ -12,6 +12,14 @@
 
 namespace poet {
 
+// Asked for room before memory is taken. May free what it likes, but for the memory that the
+// running kernel works on; whatever it throws comes out of the allocation.
+class RoomMaker {
+ public:
+  virtual ~RoomMaker() = default;
+  virtual void makeRoom(int64_t bytes) = 0;
+};
+
 // Note [Tapping the allocator]
 // The profiler's slot in the thread-local debug info must not be shadowed (the profiler
 // static_casts what it finds there), so the tap wraps the CPU allocator itself. A block that was
@@ -28,8 +36,58 @@ class POET_API AllocatorTap {
     Guard& operator=(const Guard&) = delete;
   };
 
-  static int64_t liveBytes();  // of the blocks that were allocated under the tap
-  // Starts a new high-water mark at the live bytes; returns them.
+  // Asks `maker` (null: nobody) before each allocation on this thread, for the guard's lifetime.
+  class POET_API RoomGuard {
+   public:
+    explicit RoomGuard(RoomMaker* maker);
+    ~RoomGuard();
+    RoomGuard(const RoomGuard&) = delete;
+    RoomGuard& operator=(const RoomGuard&) = delete;
+
+   private:
+    RoomMaker* before_;
+  };
+
+  // What this thread takes and gives back under the guard leaves the high-water mark alone: it is
+  // not the program's doing. The live bytes follow it all the same.
+  class POET_API HiddenGuard {
+   public:
+    HiddenGuard();
+    ~HiddenGuard();
+    HiddenGuard(const HiddenGuard&) = delete;
+    HiddenGuard& operator=(const HiddenGuard&) = delete;
+
+   private:
+    bool before_;
+  };
+
+  // Keeps a block's bytes when its owner gives them back, until the hold ends. Nobody's reference
+  // count tells of it, so what PyTorch decides by those stays as it was. Movable.
+  class POET_API BlockHold {
+   public:
+    BlockHold() = default;
+    BlockHold(BlockHold&& other) noexcept;
+    BlockHold& operator=(BlockHold&& other) noexcept;
+    ~BlockHold();
+    // Empty where the tap does not know the block.
+    static BlockHold of(void* block);
+    explicit operator bool() const { return block_ != nullptr; }
+    void* block() const { return block_; }
+
+   private:
+    void* block_ = nullptr;
+  };
+
+  // From here on a block from before the tap counts, too. No effect on memory that is not the CPU
+  // allocator's.
+  static void enroll(c10::StorageImpl& storage);
+  // Lets the high-water mark start at what really lives.
+  static void forgetHidden();
+
+  static int64_t liveBytes();  // of the blocks that were allocated under the tap, or enrolled
+  // Live bytes, as if nothing hidden had happened.
+  static int64_t shownBytes();
+  // Starts a new high-water mark at the shown bytes; returns them.
   static int64_t resetHighWater();
   static int64_t highWaterBytes();
 

@@ -50,6 +50,19 @@ bool readsNoData(std::string_view base) {
          base == "randint_like" || base == "new_empty_strided";
 }
 
+// Composite functions whose schema says so may copy all the same (reshape, contiguous under
+// inference mode): by name.
+bool isView(const c10::FunctionSchema& schema, std::string_view base) {
+  static constexpr std::array<std::string_view, 20> kViews = {
+      "view",   "_unsafe_view",     "_reshape_alias",  "as_strided",
+      "t",      "transpose",        "permute",         "expand",
+      "slice",  "select",           "squeeze",         "unsqueeze",
+      "split",  "split_with_sizes", "unbind",          "diagonal",
+      "unfold", "view_as_real",     "view_as_complex", "_conj"};
+  return schema.name().rfind("aten::", 0) == 0 && schema.overload_name() != "out" &&
+         std::find(kViews.begin(), kViews.end(), base) != kViews.end();
+}
+
 // See Note [Statistics of batch norm].
 //
 // Note [Statistics of batch norm]
@@ -79,6 +92,7 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   traits->without_tensors = !handlesTensors(schema);
   traits->random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits->reads_no_data = readsNoData(base);
+  traits->is_view = isView(schema, base);
   traits->known_pure = schema.name().rfind("aten::", 0) == 0;
   traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" ||
                             base == "set_data" || base == "_resize_output_" ||

@@ -16,6 +16,9 @@ struct OpTraits {
                                  // through, not part of a step
   bool random = false;           // Tag::nondeterministic_seeded
   bool reads_no_data = false;    // empty_like and kin: only the shape of the inputs matters
+  // Its result is another look at its input, whatever that holds; not detach and alias, see Note
+  // [Raw reads behind a view].
+  bool is_view = false;
   bool known_pure = false;       // from a namespace whose ops keep no state of their own
   bool rebinds_storage = false;  // resize_, set_: what it touches must keep its memory
   bool lends_inputs = false;     // work on the inputs goes on when the op has returned (c10d)

@@ -100,6 +100,7 @@ void Recorder::noteDeaths() {
     if (living.storage.expired()) {
       values_[static_cast<size_t>(living.value.index)].death = last;
       number_.erase(living.address);  // from here on the address may come again
+      if (companion_ != nullptr) companion_->died(living.value);
     } else {
       if (&alive_[kept] != &living) alive_[kept] = std::move(living);
       ++kept;
@@ -280,9 +281,13 @@ void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits
   const GeneratorWatch watch;
   const int64_t before = AllocatorTap::resetHighWater();
   const auto start = Clock::now();
-  op.redispatchBoxed(below, stack);
+  {
+    const AllocatorTap::RoomGuard room(companion_ == nullptr ? nullptr : companion_->roomMaker());
+    op.redispatchBoxed(below, stack);
+  }
   Op& node = graph_ops_.back();
   node.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (companion_ != nullptr) node.seconds = std::max(0.0, node.seconds - companion_->takeSeconds());
   node.workspace_bytes =
       AllocatorTap::highWaterBytes() - before;  // recordOutputs() takes the outputs off
   node.random = traits.random || watch.moved();
@@ -329,18 +334,29 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     return;
   }
   begin(op, traits, *stack);
-  if (lock != nullptr) lock->unlock();
+  const OpId id(static_cast<int64_t>(ops_.size()) - 1);
   try {
+    const size_t args = op.schema().arguments().size();
+    if (companion_ != nullptr)
+      companion_->beforeKernel(id, stack->data() + (stack->size() - args), args, below);
+    if (lock != nullptr) lock->unlock();
     runMeasured(op, traits, below, stack);
   } catch (...) {
-    if (lock != nullptr) lock->lock();
+    if (lock != nullptr && !lock->owns_lock()) lock->lock();
     noteRaised();
+    if (companion_ != nullptr) companion_->afterRaise(id);
     throw;
   }
   if (lock != nullptr) lock->lock();
   const size_t results = op.schema().returns().size();
   recordOutputs(stack->data() + (stack->size() - results), results);
   extendHash();
+  if (companion_ != nullptr)
+    companion_->afterKernel(id, stack->data() + (stack->size() - results), results);
+}
+
+bool Recorder::isHeldByRecords(ValueId id) const {
+  return !value(id).producer.valid() && value(id).bytes <= kHeldBytes;
 }
 
 ValueKind Recorder::kindOf(size_t v) const {
@@ -378,7 +394,7 @@ void Recorder::labelValues() {
     values_[v].kind = kindOf(v);
     // Small things from outside (Python numbers above all) are held by the records of the ops that
     // read them.
-    const bool held = !values_[v].producer.valid() && values_[v].bytes <= kHeldBytes;
+    const bool held = isHeldByRecords(ValueId(static_cast<int64_t>(v)));
     if (!values_[v].death.valid() || held) values_[v].death = end;
   }
 }

@@ -24,6 +24,23 @@ struct KnownStorage {
   ValueKind kind = ValueKind::kBuffer;  // kInput for arguments of the step, kGradient for gradients
 };
 
+// Stands by while a step is recorded (it may keep the step inside a budget, say), and leaves no
+// trace in the recording. All calls with the session's lock held.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+  virtual void died(ValueId value) = 0;  // its storage is gone
+  // The op's inputs have numbers by now. What this throws the op throws.
+  virtual void beforeKernel(OpId op, const c10::IValue* args, size_t count,
+                            c10::DispatchKeySet below) = 0;
+  virtual void afterKernel(OpId op, const c10::IValue* results, size_t count) = 0;
+  virtual void afterRaise(OpId op) = 0;
+  // Asked for room while the kernel runs, without the lock.
+  virtual RoomMaker* roomMaker() = 0;
+  // Seconds that this took since the last call.
+  virtual double takeSeconds() = 0;
+};
+
 // One recorder a step. Not thread-safe: the session serializes.
 //
 // Invariants: a value is one storage, numbered in the order in which the step first shows them, so
@@ -44,6 +61,16 @@ class Recorder {
 
   void enterOptimizer() { ++optimizer_depth_; }
   void leaveOptimizer() { --optimizer_depth_; }
+
+  // For the ops to come; it must outlive them, and this recorder it. What has been recorded so far:
+  void accompany(Companion* companion) { companion_ = companion; }
+  const RecordedOp& op(OpId id) const { return ops_[static_cast<size_t>(id.index)]; }
+  const Op& node(OpId id) const { return graph_ops_[static_cast<size_t>(id.index)]; }
+  const Value& value(ValueId id) const { return values_[static_cast<size_t>(id.index)]; }
+  size_t numValues() const { return values_.size(); }
+  // Small things from outside are held by the records of the ops that read them, and count as alive
+  // to the end of the step.
+  bool isHeldByRecords(ValueId id) const;
 
   // After the step. Throws FormatError if what was heard is no possible step. The recorder is
   // spent.
@@ -103,6 +130,7 @@ class Recorder {
   std::unordered_map<int32_t, int32_t> input_position_;
   std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
   std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
+  Companion* companion_ = nullptr;
   int64_t inherited_base_bytes_ = 0;
   int optimizer_depth_ = 0;
   bool seen_backward_ = false;

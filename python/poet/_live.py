@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from poet import _C
-from poet._errors import ArgumentError, BudgetWarning
+from poet._errors import ArgumentError, BudgetError, BudgetWarning
 from poet._raw_doors import raw_doors
 
 
@@ -159,7 +159,11 @@ def run_step(
     Python holds; `inputs` are the batch's, in place of those among the arguments.
 
     Whatever the step raises comes out unchanged, after everything that was away is back.
+
+    Raises:
+        BudgetError: the step cannot be kept inside its budget, and left no trace.
     """
+    _tell_of_collectives(session)
     traced = session.next_step_is_traced()
     existing, gradients = (held or existing_tensors)() if traced else ([], [])
     batch = tensors_in((args, kwargs)) if inputs is None else inputs
@@ -168,17 +172,58 @@ def run_step(
         try:  # a signal may arrive anywhere: what has begun must end
             session.begin_step(batch, gradients, existing)
             del existing, gradients
-            if not traced:
+            if not traced or session.is_policed():
                 raw_doors.open(session)
             result = step(*args, **kwargs)
             failed = False
         finally:
             if _C.is_listening():
-                try:
-                    report = session.end_step(failed)
-                finally:
-                    end_watching(session)
+                report = _end_step(session, failed)
     return result, report
+
+
+def run_unrecorded(
+    session: _C.Session, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any] | None]:
+    """Runs one step with neither a plan nor a recording, only inside the budget.
+
+    Returns its result and the session's report: None where the step ran as it is, because there is
+    no budget to keep, or because what is resident is not known.
+
+    Raises:
+        BudgetError: as `run_step`.
+    """
+    if not session.is_policed():
+        return step(*args, **kwargs), None
+    _tell_of_collectives(session)
+    report: dict[str, Any] | None = None
+    with optimizer_phases(session):
+        failed = True
+        try:
+            if session.begin_unrecorded(tensors_in((args, kwargs))):
+                raw_doors.open(session)
+            result = step(*args, **kwargs)
+            failed = False
+        finally:
+            if _C.is_listening():
+                report = _end_step(session, failed)
+    return result, report
+
+
+def _tell_of_collectives(session: _C.Session) -> None:
+    if session.is_policed():
+        distributed = torch.distributed
+        session.set_collectives(distributed.is_available() and distributed.is_initialized())
+
+
+def _end_step(session: _C.Session, failed: bool) -> dict[str, Any]:
+    try:
+        report = session.end_step(failed)
+    finally:
+        end_watching(session)
+    if report["budget_error"]:
+        raise BudgetError("ram_budget: " + report["budget_error"])
+    return report
 
 
 def end_watching(session: _C.Session) -> None:

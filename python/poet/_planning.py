@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from poet import _C
 from poet._budgets import (
@@ -65,7 +66,11 @@ class StepPlanner:
     """
 
     def __init__(
-        self, session: _C.Session, options: PlanningOptions, say: Callable[[str], None]
+        self,
+        session: _C.Session,
+        options: PlanningOptions,
+        say: Callable[[str], None],
+        strictness: str,
     ) -> None:
         self.schedules: dict[int, _C.Schedule] = {}
         self.stopped = threading.Event()  # no plan is wanted any more
@@ -82,11 +87,59 @@ class StepPlanner:
         self._measured_device = self._device  # with the store as it was measured alone
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
+        self._strictness = strictness
         self._largest_peak = 0
+        self._policed_bytes = 0
         self._warned = False
+        self._warned_of_excess = False
 
     def prepare(self) -> None:
-        """Finds out how fast the store is; about a second, once for each folder and machine."""
+        """Before the first call: how fast the store is, and the budget where it is no share.
+
+        Measuring takes about a second, once for each folder and machine.
+        """
+        self._measure_store()
+        if not self._is_share():
+            self._police(budget_bytes(self._request(), 0))
+
+    def keep_inside(self, variant: int) -> None:
+        """After a variant was recorded for the first time: a share of its peak is known by now."""
+        if not self._is_share():
+            return
+        graph = self._session.graph_of(variant)
+        self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
+        self._police(budget_bytes(self._request(), self._largest_peak))
+
+    def _is_share(self) -> bool:
+        budget = self._options.ram_budget
+        return isinstance(budget, str) and budget.strip().endswith("%")
+
+    def _police(self, budget: int) -> None:
+        if budget == self._policed_bytes:
+            return
+        self._policed_bytes = budget
+        self._session.set_budget(
+            budget,
+            self._options.recompute,
+            self._page_folder is not None,
+            self._device,
+            self._strictness,
+        )
+
+    def tell_of_excess(self, report: dict[str, Any] | None) -> None:
+        """Warns once of a call that the online policy could not keep inside the budget."""
+        if report is None or report["over_bytes"] == 0 or self._warned_of_excess:
+            return
+        self._warned_of_excess = True
+        warnings.warn(
+            f"poet: a step without a plan went above its budget: {report['over_text']}, and "
+            "nothing else could leave memory. Training goes on with the same results; "
+            "stats.steps_over_budget counts such steps.",
+            BudgetWarning,
+            stacklevel=4,
+        )
+
+    def _measure_store(self) -> None:
         folder = self._page_folder
         if folder is None:
             return
@@ -295,8 +348,8 @@ class StepPlanner:
             advice += ", or let it page (paging=True)"
         warnings.warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan, "
-            "outside the budget.",
+            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan: "
+            "the online policy keeps it inside the budget where it can.",
             BudgetWarning,
             stacklevel=6,
         )

@@ -43,6 +43,15 @@ class StepStats:
         waited_seconds: time that steps waited for transfers.
         repaired_chunks: damaged pieces of the store that were mended.
         paging_trouble: the store's last failure; "" when there was none.
+        online_steps: calls without a plan, or the rest of calls that had departed from theirs, that
+            the online policy had to make room in.
+        online_evictions: values whose memory it released.
+        online_recomputes: times that it recomputed a value.
+        online_page_outs: values that it moved to secondary storage.
+        online_page_ins: values that it read back.
+        online_replay_seconds: time that its recomputes took.
+        steps_over_budget: calls without a plan that went above the budget all the same.
+        most_over_bytes: bytes by which the worst of them did.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
         plans_made_again: plans that were solved for again, because the store was slower beside the
@@ -84,6 +93,14 @@ class StepStats:
     waited_seconds: float
     repaired_chunks: int
     paging_trouble: str
+    online_steps: int
+    online_evictions: int
+    online_recomputes: int
+    online_page_outs: int
+    online_page_ins: int
+    online_replay_seconds: float
+    steps_over_budget: int
+    most_over_bytes: int
     plan_switches: int
     plans_from_cache: int
     plans_made_again: int
@@ -96,6 +113,22 @@ class StepStats:
     def transfer_seconds(self) -> float:
         """Time that transfers took, most of it beside the steps."""
         return self.read_seconds + self.write_seconds
+
+    @property
+    def hits(self) -> int:
+        """Calls that met their plan and followed it to the end."""
+        return self.followed_steps
+
+    @property
+    def misses(self) -> int:
+        """Calls that had no plan, or left it."""
+        return self.steps - self.followed_steps - self.failed_steps
+
+    @property
+    def restores(self) -> int:
+        """Times that a value came back because something touched it, and not by a plan."""
+        planned_away = self.unplanned_recomputes + self.unplanned_page_ins
+        return planned_away + self.online_recomputes + self.online_page_ins
 
 
 __all__ = ["StepStats"]

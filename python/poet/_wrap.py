@@ -33,6 +33,7 @@ from poet._live import (
     leaves_with_gradients,
     no_ops_error,
     run_step,
+    run_unrecorded,
     shapes_in,
     verify_wanted,
 )
@@ -45,6 +46,7 @@ from poet._store import page_folder
 from poet._waiting import Condition, Gate
 
 _LONGEST_REST = 64  # calls
+_STRICTNESS = {None: "first_call", True: "always", False: "never"}
 
 _wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
 
@@ -105,6 +107,7 @@ class WrappedStep:
         options: PlanningOptions,
         *,
         background: bool,
+        strict: bool | None,
         verbose: bool,
         gate: Gate | None = None,
     ) -> None:
@@ -118,7 +121,7 @@ class WrappedStep:
         if options.page_folder is not None:
             self._session.set_store(options.page_folder)
             end_watching(self._session)  # memory handed out from here on is known
-        self._planner = StepPlanner(self._session, options, self._say)
+        self._planner = StepPlanner(self._session, options, self._say, _STRICTNESS[strict])
         self._prepared = False
         self._lock = threading.Lock()
         self._seen: set[int] = set()  # variants that the cache was asked about
@@ -150,8 +153,11 @@ class WrappedStep:
             self._planner.prepare()
         if self._session.next_step_is_traced() and self._rest.skips(shapes_in((args, kwargs))):
             self._session.bring_back()  # what pause() moved out
-            return self._step(*args, **kwargs)
+            result, excess = run_unrecorded(self._session, self._step, args, kwargs)
+            self._planner.tell_of_excess(excess)
+            return result
         result, report = run_step(self._session, self._step, args, kwargs)
+        self._planner.tell_of_excess(report)
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
         self._note(report)
@@ -162,9 +168,11 @@ class WrappedStep:
         if variant is None:
             return
         self._last_graph = variant
+        self._forget_dropped()
         known = False
         if variant not in self._seen:
             self._seen.add(variant)
+            self._planner.keep_inside(variant)
             known = self._planner.look_up(variant)
         if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
             known |= self._start_planning(variant)
@@ -190,6 +198,16 @@ class WrappedStep:
             return False
         self._plan(variant)
         return True
+
+    def _forget_dropped(self) -> None:
+        """The session keeps the latest variants of a step that is another one at every call."""
+        if len(self._seen) <= 2 * _C.Session.MOST_VARIANTS:
+            return
+        kept = set(self._session.variants())
+        self._seen &= kept
+        self._asked &= kept
+        for variant in set(self._planner.schedules) - kept - {self._latest}:
+            self._planner.schedules.pop(variant, None)
 
     def _plan_later(self, variant: int) -> None:
         with self._lock:
@@ -367,6 +385,7 @@ def wrap(
     steps_per_epoch: int | None = None,
     battery_joules: float | None = None,
     only_while: Condition | Sequence[Condition] | None = None,
+    strict: bool | None = None,
     hard: bool = False,
     verbose: bool = False,
 ) -> WrappedStep:
@@ -376,12 +395,17 @@ def wrap(
         for batch in loader:
             loss = step(batch)
 
-    The first calls run as they are and are recorded (two alike are needed, which is usually so
-    after the third). Then a plan is solved for, and every later call follows it: values are
-    released and recomputed, or moved to secondary storage and back, so that no more than
-    `ram_budget` bytes are resident at once. A call that does something else than was recorded is
-    brought back to plain training where it departs; a variant of the step that comes again
-    (gradient accumulation) gets a plan of its own.
+    The first calls are recorded (two alike are needed, which is usually so after the third). Then a
+    plan is solved for, and every later call follows it: values are released and recomputed, or
+    moved to secondary storage and back, so that no more than `ram_budget` bytes are resident at
+    once. A variant of the step that comes again (gradient accumulation) gets a plan of its own.
+
+    What follows no plan is kept inside the budget by an online policy, the one of dynamic tensor
+    rematerialization: the first calls, those before a plan is ready or where there is none, other
+    shapes, other branches, and the rest of a call that does something else than was recorded. It
+    cannot look ahead, so it costs more time than a plan, and at tight budgets it may have to go
+    above them (`stats.steps_over_budget`). A budget such as "60%" begins to hold with the second
+    call: the first one, which runs without a cap, tells the peak.
 
     Plans, the times they were made for and the speed of the storage are kept in `cache_dir`. A
     later run of the same script starts planned: its first call that looks as one did before is
@@ -427,6 +451,11 @@ def wrap(
             processors), functions that say so, or several of these. Until they hold the call waits,
             looks every few seconds, and has what it can in secondary storage (`pause`). Ctrl-C
             ends it.
+        strict: what a call without a plan does that cannot be kept inside the budget. None: go on
+            above it, with one warning; only the first call raises BudgetError, and only where it is
+            certain that no plan could do. True: any call raises BudgetError. False: none does. A
+            call that has run an optimizer's operator, or changed anything else that cannot be put
+            back, always goes on.
         hard: stop the step rather than exceed the budget. Not built yet: leave it out.
         verbose: say on stderr what happens.
 
@@ -439,10 +468,12 @@ def wrap(
             that could make room, because recompute and paging are both off.
         NotBuiltError: an option was asked for that does not exist yet.
 
-    The wrapped step raises BudgetError where a named method has no plan within the budget.
+    The wrapped step raises BudgetError where a named method has no plan within the budget, and as
+    `strict` says: then parameters, buffers and generators are as they were before the call.
 
     Warns:
-        BudgetWarning: once, when there is no plan within the budget. Training goes on plainly.
+        BudgetWarning: once, when there is no plan within the budget (training goes on without one);
+            once, when a call had to go above the budget.
         StoreWarning: nothing is paged although it was asked for, with the reason.
         CacheWarning: an entry of the cache was damaged and dropped, or nothing can be kept.
     """
@@ -471,6 +502,8 @@ def wrap(
         minimize=objective,
     )
     gate = None if only_while is None else Gate(only_while)
+    if strict is not None:
+        flag(strict, "strict")
     options = PlanningOptions(
         platform=platform,
         ram_budget=ram_budget,
@@ -484,7 +517,9 @@ def wrap(
         share=share,
     )
     give_memory_back()
-    return WrappedStep(call, options, background=background, verbose=verbose, gate=gate)
+    return WrappedStep(
+        call, options, background=background, strict=strict, verbose=verbose, gate=gate
+    )
 
 
 def _folder_for_pages(

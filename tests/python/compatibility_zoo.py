@@ -1093,14 +1093,17 @@ FEATURES: dict[str, tuple[str, ...]] = {
 
 # What docs/compatibility.md says of what is not so.
 LIMITS = (
-    "A step without a plan runs outside its budget: while it is recorded, where its shapes or its "
-    "branches are new, and after it has departed from a plan.",
+    "A step without a plan (its first calls, new shapes or branches, what follows a departure) is "
+    "kept inside its budget by an online policy, which may have to go above it where the budget is "
+    "tight: see `docs/online.md`.",
+    "Where an operator of a planned step makes something else than was recorded, the rest of that "
+    "call runs without a cap.",
     "Sparse, nested, quantized and mkldnn tensors, and what they are made of, stay in memory.",
     "A tensor that `torch.load` made looks like one that NumPy shares, and stays in memory; so "
     "does optimizer state loaded from a file.",
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
-    "each time) seldom meets its plan: it trains with the same bits, mostly outside its budget.",
+    "each time) seldom meets its plan: the online policy trains it, which costs more time.",
     "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
     "inputs' memory directly and have not been tried.",
     "An operator that raises, and whose error the step catches, is part of a plan once it has "

@@ -338,7 +338,7 @@ def test_an_error_leaves_everything_readable_and_the_next_call_works(
 def test_a_budget_below_the_least_is_said_once_and_training_goes_on() -> None:
     losses, state = _plain(6)
     model = _Model()
-    step = _wrapped(model, 1 << 16)
+    step = _wrapped(model, 1 << 16, strict=False)
     with pytest.warns(poet.BudgetWarning, match="Give it .* or more"):
         trained = _train(step, model, 3)
     with warnings.catch_warnings():
@@ -448,7 +448,9 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     plain_model, model = _Model(), _Model()
     torch.manual_seed(1)
     wanted = [plain_model.step(plain_model.x, plain_model.y) for _ in range(60)]
-    step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
+    step = poet.wrap(
+        model.step, ram_budget=4096, background=False, paging=False, cache_dir=None, strict=False
+    )
     torch.manual_seed(1)
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
         got = _calls(step, model, 60)
@@ -462,9 +464,50 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     assert stats.traced_steps < 20
 
 
+def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace() -> None:
+    model = _Model()
+    before = model.state()
+    step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
+    for _ in range(2):
+        with pytest.raises(
+            poet.BudgetError, match=r"op \d+ \(aten::\w+.* needs .* bytes"
+        ) as caught:
+            step(model.x, model.y)
+        assert "less than" in str(caught.value)
+        for parameter in model.net.parameters():
+            assert parameter.grad is None
+        assert not differences(before, model.state())
+    assert step.stats.failed_steps == 2
+
+
+def test_running_statistics_are_put_back_after_a_budget_error() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 4096), nn.Linear(4096, 8))
+    x = torch.randn(64, 8)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    generator = torch.get_rng_state()
+    steps = 0
+
+    def train() -> None:
+        nonlocal steps
+        steps += 1
+        net(x).sum().backward()
+
+    # Enough for what is there and the first layers.
+    budget = _beside() + (1 << 16)
+    step = poet.wrap(train, ram_budget=budget, paging=False, cache_dir=None)
+    with pytest.raises(poet.BudgetError):
+        step()
+    assert steps == 1
+    assert not differences(before, dict(net.state_dict()))
+    assert torch.equal(generator, torch.get_rng_state())
+
+
 def test_other_shapes_are_recorded_at_once() -> None:
     model = _Model()
-    step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
+    step = poet.wrap(
+        model.step, ram_budget=4096, background=False, paging=False, cache_dir=None, strict=False
+    )
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
         _calls(step, model, 40)
     before = step.stats.traced_steps

@@ -28,7 +28,8 @@ class OpRecordTest : public ::testing::Test {
                  const size_t uses = args[0].isTensor() ? args[0].toTensor().use_count() : 0;
                  const size_t storage_uses =
                      args[0].isTensor() ? args[0].toTensor().storage().use_count() : 0;
-                 records_[op].capture(recording_->ops[op], *plan_,
+                 const auto held = [this](ValueId v) { return plan_->isHeldByRecords(v); };
+                 records_[op].capture(recording_->ops[op], held,
                                       recording_->graph->ops()[op].random, args, count, below);
                  uses_grew_.push_back(args[0].isTensor() &&
                                       (args[0].toTensor().use_count() != uses ||

@@ -154,7 +154,9 @@ TEST_F(ChainTest, WithoutAPlanThereIsAWarningAndTrainingGoesOn) {
     std::string text;
   } collector;
   const c10::WarningUtils::WarningHandlerGuard guard(&collector);
-  TrainingStep step([this] { return chain(); }, options("1kB"));
+  TrainingStepOptions wanted = options("1kB");
+  wanted.strict = Strictness::kNever;
+  TrainingStep step([this] { return chain(); }, wanted);
   const at::Tensor plain = chain();
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(sameBits(step(), plain));
   EXPECT_THAT(collector.text, HasSubstr("poet found no plan within 1000 bytes (1000 B), status "
@@ -162,6 +164,12 @@ TEST_F(ChainTest, WithoutAPlanThereIsAWarningAndTrainingGoesOn) {
   EXPECT_THAT(collector.text, HasSubstr("The least budget that has a plan is "));
   EXPECT_EQ(step.stats().followed_steps, 0);
   EXPECT_EQ(step.stats().plans, 0);
+}
+
+TEST_F(ChainTest, AFirstCallThatCannotFitIsAnErrorThatSaysSo) {
+  TrainingStep step([this] { return chain(); }, options("1kB"));
+  EXPECT_THROW(step(), BudgetError);
+  EXPECT_EQ(step.stats().failed_steps, 1);
 }
 
 TEST_F(ChainTest, AMissingSolverIsAnErrorOfTheNextCall) {

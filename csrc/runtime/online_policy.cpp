@@ -1,0 +1,384 @@
+// What the policy knows of the step so far; online_policy_memory.cpp makes room and brings back.
+#include "runtime/online_policy.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+
+#include "runtime/executor.h"
+#include "trace/op_traits.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+int64_t generatorBytes() { return static_cast<int64_t>(sizeof(GeneratorState)); }
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------
+// a step's ends
+
+void OnlinePolicy::setOptions(OnlineOptions options, std::function<bool()> open_store) {
+  options_ = std::move(options);
+  open_store_ = std::move(open_store);
+}
+
+void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverBudget over_budget,
+                         RoomMaker* in_kernels) {
+  end();
+  recorder_ = &recorder;
+  in_kernels_ = in_kernels;
+  over_budget_ = over_budget;
+  base_bytes_ = resident_bytes - AllocatorTap::liveBytes();
+  over_bytes_ = replays_ = generator_bytes_ = 0;
+  clock_ = seconds_ = 0;
+  made_room_ = store_failed_ = false;
+  budget_error_.clear();
+  over_text_.clear();
+  scores_.emplace(scored_, methods::DtrCost::kNeighbourhood);
+  handed_out_.dropDead();
+  if (over_budget_ != OverBudget::kGoOn) undo_.begin();
+}
+
+void OnlinePolicy::noteFixed(const std::vector<KnownStorage>& known) { fixed_ = known; }
+
+void OnlinePolicy::end() {
+  if (recorder_ != nullptr) {
+    counters_.steps += made_room_;
+    if (over_bytes_ > 0) ++counters_.steps_over_budget;
+    counters_.most_over_bytes = std::max(counters_.most_over_bytes, over_bytes_);
+  }
+  recorder_ = nullptr;
+  entries_.clear();  // the holds with them
+  recipes_.clear();
+  records_.clear();
+  value_of_.clear();
+  locked_.clear();
+  fixed_.clear();
+  undo_.clear();
+  running_ = kNoOp;
+  replaying_ = 0;
+}
+
+int64_t OnlinePolicy::residentBytes() const {
+  return base_bytes_ + AllocatorTap::liveBytes() + generator_bytes_;
+}
+
+// ------------------------------------------------------------------------------------------------
+// values
+
+void OnlinePolicy::grow() {
+  const size_t count = recorder_->numValues();
+  if (entries_.size() >= count) return;
+  entries_.resize(count);
+  scores_->resize(count);
+  pager_.resize(count);
+}
+
+void OnlinePolicy::bind(ValueId v, const at::Tensor& t) {
+  Entry& entry = at(v);
+  if (entry.bound) return;
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  AllocatorTap::enroll(*storage);
+  entry.ref = t.storage().getWeakStorageImpl();
+  entry.address = storage;
+  entry.bytes = static_cast<int64_t>(storage->nbytes());
+  entry.bound = entry.alive = entry.resident = true;
+  entry.pinned = handed_out_.has(storage);
+  value_of_[storage] = v;
+  scores_->noteTouch(v.index, clock_);
+}
+
+// The recorder tells of deaths before the next op only.
+void OnlinePolicy::noteDeaths() {
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (at(v).alive && at(v).ref.expired()) died(v);
+  }
+}
+
+void OnlinePolicy::died(ValueId v) {
+  if (static_cast<size_t>(v.index) >= entries_.size() || !at(v).alive) return;
+  Entry& entry = at(v);
+  entry.alive = false;
+  value_of_.erase(entry.address);
+  entry.ref = noStorage();
+  if (entry.resident && !entry.hold && !entry.own) leave(v);
+  update(v);
+}
+
+// What is wanted because of v, and whether v's own memory is.
+void OnlinePolicy::update(ValueId v) {
+  Entry& entry = at(v);
+  if (!entry.bound) return;
+  if (!entry.alive && entry.wanted == 0) {
+    if (!entry.resident && hasCopy(v)) pager_.drop(v);
+    entry.own.reset();
+  }
+  const bool wanted = entry.wanted > 0 && entry.resident;
+  if (wanted && !entry.hold && !entry.own && !entry.foreign) {
+    if (const StorageHold storage = entry.ref.lock()) {
+      entry.hold = AllocatorTap::BlockHold::of(storage->_mutable_data_ptr_no_checks().get());
+      if (!entry.hold) entry.foreign = storage;
+    }
+  } else if (!wanted) {
+    entry.hold = AllocatorTap::BlockHold();
+    entry.foreign.reset();
+  }
+  if (entry.resident && !entry.alive && !entry.hold && !entry.own) leave(v);
+  const bool active =
+      !entry.resident && entry.recipe >= 0 && !hasCopy(v) && (entry.alive || entry.wanted > 0);
+  if (active == entry.active) return;
+  entry.active = active;
+  // By index: updating others may not move recipes, but keeps this one's needs as they are.
+  for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs) {
+    at(need.value).wanted += active ? 1 : -1;
+    update(need.value);
+  }
+}
+
+// Its data is no longer there.
+void OnlinePolicy::leave(ValueId v) {
+  at(v).resident = false;
+  if (at(v).recipe >= 0 && !hasCopy(v)) scores_->noteEviction(v.index);
+}
+
+void OnlinePolicy::lock(ValueId v) {
+  ++at(v).locks;
+  locked_.push_back(v);
+}
+
+void OnlinePolicy::unlockAll() {
+  for (const ValueId v : locked_) {
+    --at(v).locks;
+    scores_->noteTouch(v.index, clock_);
+  }
+  locked_.clear();
+  running_ = kNoOp;
+}
+
+// ------------------------------------------------------------------------------------------------
+// ops
+
+void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
+                                c10::DispatchKeySet below) {
+  const AllocatorTap::HiddenGuard hidden;
+  const RecordedOp& op = recorder_->op(id);
+  const Op& node = recorder_->node(id);
+  const OpTraits& traits = traitsOf(op.handle);
+  grow();
+  size_t i = 0;
+  forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
+    const ValueId v = op.in[i++].value;
+    if (!v.valid()) return true;
+    bind(v, t);
+    lock(v);
+    return true;
+  });
+  if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
+  if (!node.reads_no_data && !traits.is_view) {
+    for (const Slot& slot : op.in) {
+      if (slot.value.valid()) materialize(slot.value);
+    }
+  }
+  for (const ValueId x : node.mutates) beforeWrite(x);
+  records_.resize(static_cast<size_t>(id.index) + 1);
+  if (node.replayable && options_.recompute) {
+    OpRecord& record = records_.back();
+    const auto held = [this](ValueId v) { return recorder_->isHeldByRecords(v); };
+    record.capture(op, held, traits.random, args, count, below);
+    if (record.generatorState() != nullptr) generator_bytes_ += generatorBytes();
+  }
+  running_ = id;
+  kernel_start_bytes_ = AllocatorTap::shownBytes();
+}
+
+void OnlinePolicy::afterKernel(OpId id, const c10::IValue* results, size_t count) {
+  const RecordedOp& op = recorder_->op(id);
+  clock_ += recorder_->node(id).seconds;
+  grow();
+  size_t i = 0;
+  forEachTensor(results, count, [&](const at::Tensor& t, int, int) {
+    const ValueId v = op.out[i++].value;
+    if (v.valid()) bind(v, t);
+    return true;
+  });
+  unlockAll();
+  noteRecipes(id);
+}
+
+void OnlinePolicy::afterRaise(OpId id) {
+  records_.resize(static_cast<size_t>(id.index) + 1);
+  unlockAll();
+  noteRecipes(id);  // it is not replayable: what it may have written cannot be computed again
+}
+
+void OnlinePolicy::noteRecipes(OpId id) {
+  const Op& node = recorder_->node(id);
+  std::vector<ValueId> made;
+  for (const ValueId v : node.outputs) {
+    if (recorder_->value(v).producer == id && at(v).bound) made.push_back(v);
+  }
+  std::sort(made.begin(), made.end());
+  made.erase(std::unique(made.begin(), made.end()), made.end());
+  if (!node.mutates.empty()) noteWrites(id, made.empty());
+  if (!made.empty()) noteMade(id, made);
+}
+
+// Whether the op, once more, would do the same again.
+bool OnlinePolicy::mayRunAgain(OpId id) const {
+  const Op& node = recorder_->node(id);
+  const OpRecord& record = records_[static_cast<size_t>(id.index)];
+  return options_.recompute && node.replayable && record.isSet() &&
+         (!node.random || record.generatorState() != nullptr);
+}
+
+void OnlinePolicy::noteMade(OpId id, const std::vector<ValueId>& made) {
+  const Op& node = recorder_->node(id);
+  const auto recipe = static_cast<int32_t>(recipes_.size());
+  LiveRecipe& fresh = recipes_.emplace_back();
+  fresh.ops = {id};
+  fresh.outputs = made;
+  fresh.seconds = node.seconds;
+  fresh.ok = mayRunAgain(id) && node.mutates == node.statistics;
+  for (const ValueId v : made) at(v).recipe = recipe;
+  if (fresh.ok) addNeeds(recipe, id);
+}
+
+// In-place ops belong to the recipe of what they write, if that is all that they do.
+void OnlinePolicy::noteWrites(OpId id, bool makes_nothing) {
+  const Op& node = recorder_->node(id);
+  const int32_t recipe = at(node.mutates.front()).recipe;
+  const bool chains = recipe >= 0 && makes_nothing && node.statistics.empty() && mayRunAgain(id) &&
+                      std::all_of(node.mutates.begin(), node.mutates.end(),
+                                  [&](ValueId v) { return at(v).recipe == recipe; });
+  for (const ValueId v : node.mutates) {
+    if (!chains && at(v).recipe >= 0) recipes_[static_cast<size_t>(at(v).recipe)].ok = false;
+  }
+  if (chains && recipes_[static_cast<size_t>(recipe)].ok) {
+    recipes_[static_cast<size_t>(recipe)].ops.push_back(id);
+    recipes_[static_cast<size_t>(recipe)].seconds += node.seconds;
+    addNeeds(recipe, id);
+  }
+  for (const ValueId v : node.mutates) {
+    ++at(v).version;
+    at(v).being_written = false;
+  }
+}
+
+void OnlinePolicy::addNeeds(int32_t recipe, OpId id) {
+  const RecordedOp& op = recorder_->op(id);
+  if (recorder_->node(id).reads_no_data) return;
+  LiveRecipe& into = recipes_[static_cast<size_t>(recipe)];
+  for (size_t i = 0; i < op.in.size(); ++i) {
+    const ValueId v = op.in[i].value;
+    const auto& statistics = op.statistic_slots;
+    if (!v.valid() || std::binary_search(into.outputs.begin(), into.outputs.end(), v) ||
+        std::find(statistics.begin(), statistics.end(), static_cast<int16_t>(i)) !=
+            statistics.end())
+      continue;
+    const bool known = std::any_of(into.needs.begin(), into.needs.end(), [&](const Need& need) {
+      return need.value == v && need.version == at(v).version;
+    });
+    if (known) continue;
+    into.needs.push_back({v, at(v).version});
+    std::vector<int32_t>& readers = at(v).readers;
+    if (readers.empty() || readers.back() != recipe) readers.push_back(recipe);
+  }
+}
+
+OnlinePolicy::LiveRecipe* OnlinePolicy::recipeOf(ValueId v) {
+  const int32_t recipe = at(v).recipe;
+  return recipe < 0 ? nullptr : &recipes_[static_cast<size_t>(recipe)];
+}
+
+// ------------------------------------------------------------------------------------------------
+// BudgetError
+
+// Whether the step can still be undone after this op, and what that takes.
+void OnlinePolicy::guardUndo(OpId id, const c10::IValue* args, size_t count) {
+  const RecordedOp& op = recorder_->op(id);
+  const Op& node = recorder_->node(id);
+  const OpTraits& traits = traitsOf(op.handle);
+  bool possible = node.phase != Phase::kOptimizer && traits.known_pure;
+  if (traits.rebinds_storage) possible = false;
+  for (const Slot& slot : op.in) {
+    if (!slot.value.valid() && traits.writes_arg[static_cast<size_t>(slot.arg)]) possible = false;
+  }
+  for (const ValueId v : node.mutates) {
+    if (recorder_->value(v).producer.valid()) continue;
+    const StorageHold storage = at(v).ref.lock();
+    possible = possible && storage && at(v).resident && undo_.noteWrite(storage);
+  }
+  if (traits.random) {
+    const torch::jit::Stack stack(args, args + count);
+    if (at::CPUGeneratorImpl* generator = generatorOf(stack)) undo_.noteGenerator(*generator);
+  }
+  if (possible) return;
+  over_budget_ = OverBudget::kGoOn;
+  undo_.clear();
+}
+
+// ------------------------------------------------------------------------------------------------
+// departures
+
+// Values of the executor, where they are now. dead[v]: only the executor holds it.
+void OnlinePolicy::syncWith(Executor& executor, const std::vector<bool>& dead) {
+  const Residency& residency = executor.residency();
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (static_cast<size_t>(v.index) >= residency.size() || !residency[v].bound) continue;
+    const Residency::Entry& there = residency[v];
+    Entry& entry = at(v);
+    const StorageHold storage = there.ref.lock();
+    entry.bound = true;
+    entry.bytes = recorder_->value(v).bytes;
+    entry.resident = storage && there.resident && !there.away;
+    entry.pinned = there.pinned || there.kept;
+    entry.alive = storage && !dead[static_cast<size_t>(v.index)];
+    entry.content_hash = there.content_hash;
+    if (!storage) continue;
+    if (entry.alive) {
+      entry.ref = WeakStorage(storage);
+      entry.address = storage.get();
+      value_of_[storage.get()] = v;
+    }
+    if (!entry.resident) continue;
+    AllocatorTap::enroll(*storage);
+    entry.own.reset();
+    if (!entry.alive) entry.own = storage;
+  }
+}
+
+void OnlinePolicy::takeOver(Executor& executor, size_t done) {
+  const AllocatorTap::HiddenGuard hidden;
+  const std::vector<bool> dead = executor.heldOnly();
+  int64_t resident = base_bytes_ + AllocatorTap::liveBytes();  // of what has not been shown
+  grow();
+  records_ = executor.takeRecords(done);
+  syncWith(executor, dead);
+  for (const Entry& entry : entries_) resident += entry.resident ? entry.bytes : 0;
+  base_bytes_ = resident - AllocatorTap::liveBytes();
+  for (OpId id(0); static_cast<size_t>(id.index) < done; ++id.index) {
+    for (const ValueId v : recorder_->node(id).inputs) scores_->noteTouch(v.index, clock_);
+    clock_ += recorder_->node(id).seconds;
+    noteRecipes(id);
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    const Entry& entry = at(v);
+    if (!entry.bound || entry.resident || !entry.alive || hasCopy(v) || recoverable(v)) continue;
+    records_ = executor.exchangeRecords(std::move(records_));
+    executor.bringBackNow(v);
+    records_ = executor.exchangeRecords(std::move(records_));
+    syncWith(executor, dead);
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (!at(v).bound || at(v).resident) continue;
+    if (at(v).recipe >= 0 && !hasCopy(v)) scores_->noteEviction(v.index);
+    update(v);
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (at(v).bound) update(v);  // lets go of what nobody wants
+  }
+}
+
+}  // namespace poet

@@ -1,0 +1,282 @@
+// OnlinePolicy: keeps a step that follows no plan inside the budget, while it is recorded.
+//
+// Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021 (arXiv 2006.09616); its
+// score h_DTR is in methods/dtr_score.h. Chosen beyond it: paging where the step has a store, and
+// rules for in-place writes, which the paper's prototype copies on write.
+// Bound: none. Weakness: it knows nothing of what is to come, and at tight budgets it thrashes; so
+// the replays of one step are limited (kMostReplaysPerOp), beyond that the step goes over its
+// budget.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "device/profile.h"
+#include "graph/error.h"
+#include "methods/dtr_score.h"
+#include "runtime/away_between.h"
+#include "runtime/op_record.h"
+#include "runtime/pager.h"
+#include "runtime/residency.h"
+#include "runtime/step_undo.h"
+#include "trace/allocator_tap.h"
+#include "trace/recorder.h"
+
+namespace poet {
+
+class Executor;
+
+// What an unplanned step does where nothing more can leave memory.
+enum class OverBudget : uint8_t {
+  kGoOn,             // above the budget
+  kRaiseImpossible,  // BudgetError if no plan could keep this op inside the budget
+  kRaise             // BudgetError, while the step can still be undone
+};
+
+struct OnlineOptions {
+  int64_t budget_bytes = 0;  // 0: no policy
+  bool recompute = true;
+  bool paging = false;    // to the session's store
+  DeviceProfile profile;  // how fast that is
+};
+
+struct OnlineCounters {
+  int64_t steps = 0;  // that had to make room
+  int64_t evictions = 0;
+  int64_t recomputes = 0;
+  int64_t replayed_ops = 0;
+  int64_t page_outs = 0;
+  int64_t page_ins = 0;
+  int64_t steps_over_budget = 0;
+  int64_t most_over_bytes = 0;  // by which a step went over
+  double replay_seconds = 0;
+};
+
+// Note [The online policy]
+// Room is made inside the allocator, when a kernel asks for memory: its size is known then, and
+// what the kernel works on is locked. What was evicted comes back before an op touches it.
+//
+// A value's recipe is the op that made it and the in-place ops on it so far; it *needs* what those
+// read, in the version that they read. At every moment, each absent value that the program can
+// reach can come back: from a copy in the store, or by its recipe from values that are there, or
+// absent themselves and able to come back. Three rules keep it so:
+// - A value is evicted only if it could come back without itself.
+// - Before an op writes into x, the absent values come back whose recipes need this version of x
+//   (directly, or by way of other absent values).
+// - What absent values need is *wanted*. Memory of a wanted value outlives its storage: a BlockHold
+//   keeps it, and no reference count tells of it. So the op stream is that of a step without
+//   pressure, and so is the recording.
+//
+// Not thread-safe: the session serializes.
+class POET_API OnlinePolicy final : public Companion, public RoomMaker {
+ public:
+  // Of one step: replays for each op so far; beyond that it thrashes, and nothing is evicted.
+  static constexpr int64_t kMostReplaysPerOp = 30;
+  // Values below that are left alone.
+  static constexpr int64_t kLeastBytes = 512;
+
+  OnlinePolicy(Pager& pager, HandedOut& handed_out) : pager_(pager), handed_out_(handed_out) {}
+  OnlinePolicy(const OnlinePolicy&) = delete;
+  OnlinePolicy& operator=(const OnlinePolicy&) = delete;
+
+  // For the steps to come. `open_store`: whether there is a store, which is opened if need be.
+  void setOptions(OnlineOptions options, std::function<bool()> open_store);
+  bool isOn() const { return options_.budget_bytes > 0; }
+  const OnlineOptions& options() const { return options_; }
+  void setVerify(bool on) { verify_ = on; }
+  // Whether the process takes part in collectives (torch.distributed is initialized).
+  void setCollectives(bool on) { collectives_ = on; }
+
+  // A step begins (or departs), of which `recorder` hears; `resident_bytes` are there, the blocks
+  // of those that the tap shall follow are enrolled. `in_kernels` is asked for room then, and asks
+  // makeRoom() with the lock held.
+  void begin(const Recorder& recorder, int64_t resident_bytes, OverBudget over_budget,
+             RoomMaker* in_kernels);
+  // Without a store these never leave; for BudgetError alone.
+  void noteFixed(const std::vector<KnownStorage>& known);
+  // The first `done` ops of the recorder were the executor's.
+  void takeOver(Executor& executor, size_t done);
+  // Brings back everything that is away and that the program can still reach. Throws what a replay
+  // or the store throws, after having tried them all.
+  void restoreAll();
+  // Hands over what could not be restored and has a copy.
+  void handOver(AwayBetween& between);
+  // Lets go of everything; what is away must have been restored, or handed over.
+  void end();
+  bool isActive() const { return recorder_ != nullptr; }
+
+  // The memory is about to be read or written behind PyTorch's back.
+  void touchStorage(c10::StorageImpl* storage);
+  void touch(const c10::IValue* args, size_t count);
+
+  // Bytes that are resident now, as the budget counts them.
+  int64_t residentBytes() const;
+  // Those of them that the tap does not count. Stays as it is while the tap is in.
+  int64_t baseBytes() const { return base_bytes_; }
+  // Of the last step: what it went over its budget by, and at which op; 0: it did not.
+  int64_t overBytes() const { return over_bytes_; }
+  const std::string& overText() const { return over_text_; }
+  // The text of the BudgetError that this step has thrown; empty: none. undo() then puts buffers
+  // and generators back.
+  const std::string& budgetError() const { return budget_error_; }
+  void undo() { undo_.undo(); }
+
+  const OnlineCounters& counters() const { return counters_; }
+
+  // Companion
+  void died(ValueId value) override;
+  void beforeKernel(OpId op, const c10::IValue* args, size_t count,
+                    c10::DispatchKeySet below) override;
+  void afterKernel(OpId op, const c10::IValue* results, size_t count) override;
+  void afterRaise(OpId op) override;
+  RoomMaker* roomMaker() override { return in_kernels_; }
+  double takeSeconds() override { return std::exchange(seconds_, 0.0); }
+
+  // RoomMaker; with the session's lock held.
+  void makeRoom(int64_t bytes) override;
+
+ private:
+  struct Need {
+    ValueId value;
+    int32_t version;
+  };
+  struct LiveRecipe {
+    std::vector<OpId> ops;
+    std::vector<ValueId> outputs;
+    std::vector<Need> needs;
+    double seconds = 0;
+    bool ok = true;  // may run again
+  };
+  struct Entry {
+    WeakStorage ref = noStorage();
+    StorageHold own;               // data of a dead value that came back for others
+    StorageHold foreign;           // wanted memory that is not the allocator's
+    AllocatorTap::BlockHold hold;  // wanted memory
+    c10::StorageImpl* address = nullptr;
+    int64_t bytes = 0;
+    int32_t recipe = -1;
+    int32_t version = 0;
+    int32_t wanted = 0;  // absent values whose recipes need it
+    int32_t locks = 0;
+    uint32_t mark = 0;      // the round that looked at it last
+    bool found = false;     // by that round: it can come back
+    bool bound = false;     // has been shown
+    bool alive = false;     // its storage is there
+    bool resident = false;  // its data is
+    bool active = false;    // absent, and counted in `wanted` of what it needs
+    bool pinned = false;
+    bool being_written = false;
+    std::vector<int32_t> readers;  // recipes that need it, in some version
+    uint64_t content_hash = 0;     // POET_VERIFY
+  };
+  // What the scores ask.
+  struct Recipes {
+    const OnlinePolicy& policy;
+    double secondsOf(int v) const {
+      const int32_t recipe = policy.entries_[static_cast<size_t>(v)].recipe;
+      return recipe < 0 ? 0 : policy.recipes_[static_cast<size_t>(recipe)].seconds;
+    }
+    template <class Visit>
+    void forInputs(int v, const Visit& visit) const {
+      const int32_t recipe = policy.entries_[static_cast<size_t>(v)].recipe;
+      if (recipe < 0) return;
+      for (const Need& need : policy.recipes_[static_cast<size_t>(recipe)].needs)
+        visit(need.value.index);
+    }
+    template <class Visit>
+    void forDependents(int v, const Visit& visit) const {
+      for (const int32_t recipe : policy.entries_[static_cast<size_t>(v)].readers) {
+        for (const ValueId made : policy.recipes_[static_cast<size_t>(recipe)].outputs)
+          visit(made.index);
+      }
+    }
+  };
+  using Made = std::vector<std::pair<ValueId, StorageHold>>;
+
+  Entry& at(ValueId v) { return entries_[static_cast<size_t>(v.index)]; }
+  const Entry& at(ValueId v) const { return entries_[static_cast<size_t>(v.index)]; }
+  LiveRecipe* recipeOf(ValueId v);
+
+  // online_policy.cpp: what has happened so far
+  void grow();
+  void bind(ValueId v, const at::Tensor& t);
+  void noteDeaths();
+  void noteRecipes(OpId op);
+  void noteMade(OpId op, const std::vector<ValueId>& made);
+  void noteWrites(OpId op, bool makes_nothing);
+  void addNeeds(int32_t recipe, OpId op);
+  bool mayRunAgain(OpId op) const;
+  void lock(ValueId v);
+  void unlockAll();
+  void update(ValueId v);
+  void guardUndo(OpId op, const c10::IValue* args, size_t count);
+  void syncWith(Executor& executor, const std::vector<bool>& dead);
+
+  // online_policy_memory.cpp: leaving and coming back
+  bool hasCopy(ValueId v) const { return pager_.hasCopy(v); }
+  bool isCurrent(const Need& need) const;
+  bool recoverable(ValueId v);
+  bool recoverable(ValueId v, uint32_t round);
+  bool evictOne();
+  bool mayLeave(ValueId v) const;
+  bool isReleasable(ValueId v) const;
+  bool isForNativeCode(ValueId v) const;
+  double pageSeconds(ValueId v) const;
+  bool evict(ValueId v, bool to_store);
+  bool copyToStore(ValueId v);
+  void materialize(ValueId v);
+  bool load(ValueId v);
+  void replay(int32_t recipe);
+  void replayOp(OpId op, Made& made);
+  at::Tensor tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const;
+  void install(ValueId v, StorageHold fresh);
+  void leave(ValueId v);
+  void beforeWrite(ValueId x);
+  void takeAbsent(ValueId v, std::vector<ValueId>& todo);
+  void takeDependents(ValueId x, std::vector<ValueId>& todo);
+  void exceed(int64_t bytes);
+  int64_t certainNeed(int64_t bytes) const;
+  bool paging();
+
+  Pager& pager_;
+  HandedOut& handed_out_;
+  OnlineOptions options_;
+  std::function<bool()> open_store_;
+  const Recorder* recorder_ = nullptr;
+  RoomMaker* in_kernels_ = nullptr;
+
+  std::vector<Entry> entries_;
+  std::vector<LiveRecipe> recipes_;
+  std::vector<OpRecord> records_;
+  std::unordered_map<c10::StorageImpl*, ValueId> value_of_;
+  std::vector<ValueId> locked_;  // by the running op
+  const Recipes scored_{*this};
+  std::optional<methods::DtrScores<Recipes>> scores_;
+  std::vector<KnownStorage> fixed_;
+
+  OverBudget over_budget_ = OverBudget::kGoOn;
+  StepUndo undo_;
+  std::string budget_error_, over_text_;
+  OpId running_ = kNoOp;
+  int64_t base_bytes_ = 0;  // resident beside what the tap counts
+  int64_t kernel_start_bytes_ = 0;
+  int64_t generator_bytes_ = 0;  // of saved states
+  int64_t over_bytes_ = 0;
+  int64_t replays_ = 0;
+  int replaying_ = 0;
+  uint32_t round_ = 0;
+  double clock_ = 0;
+  double seconds_ = 0;
+  bool made_room_ = false;
+  bool store_failed_ = false;
+  bool verify_ = false;
+  bool collectives_ = false;
+  OnlineCounters counters_;
+};
+
+}  // namespace poet

@@ -1,0 +1,431 @@
+// How the policy makes room, and how it brings values back.
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "runtime/budget.h"
+#include "runtime/online_policy.h"
+#include "runtime/verify.h"
+#include "store/stopwatch.h"
+#include "trace/op_traits.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+class Count {
+ public:
+  explicit Count(int& count) : count_(count) { ++count_; }
+  ~Count() { --count_; }
+  Count(const Count&) = delete;
+  Count& operator=(const Count&) = delete;
+
+ private:
+  int& count_;
+};
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------
+// room
+
+void OnlinePolicy::makeRoom(int64_t bytes) {
+  if (!isActive() || residentBytes() + bytes <= options_.budget_bytes) return;
+  const Stopwatch watch(&seconds_);
+  const AllocatorTap::HiddenGuard hidden;
+  made_room_ = true;
+  noteDeaths();
+  while (residentBytes() + bytes > options_.budget_bytes) {
+    if (evictOne()) continue;
+    exceed(bytes);
+    return;
+  }
+}
+
+bool OnlinePolicy::mayLeave(ValueId v) const {
+  const Entry& entry = at(v);
+  return entry.resident && entry.locks == 0 && !entry.pinned && !entry.being_written &&
+         entry.bytes >= kLeastBytes && recorder_->value(v).evictable && !isForNativeCode(v);
+}
+
+// A buffer from a factory is there to be filled, often by code that keeps a pointer to it (the
+// buckets of DistributedDataParallel); and where there are collectives, native code looks at
+// gradients' storages without an operator.
+bool OnlinePolicy::isForNativeCode(ValueId v) const {
+  const OpId producer = recorder_->value(v).producer;
+  if (!producer.valid()) return collectives_;
+  const Op& node = recorder_->node(producer);
+  return (node.inputs.empty() && !node.random) || (collectives_ && node.phase != Phase::kForward);
+}
+
+bool OnlinePolicy::isReleasable(ValueId v) const {
+  const Entry& entry = at(v);
+  if (!entry.alive) return true;
+  const StorageHold storage = entry.ref.lock();
+  return storage && storage->_mutable_data_ptr_no_checks().get() != nullptr &&
+         AllocatorTap::mayRelease(*storage);
+}
+
+bool OnlinePolicy::isCurrent(const Need& need) const {
+  return at(need.value).version == need.version && !at(need.value).being_written;
+}
+
+// Whether v could come back if it were absent.
+bool OnlinePolicy::recoverable(ValueId v) { return recoverable(v, ++round_); }
+
+bool OnlinePolicy::recoverable(ValueId v, uint32_t round) {
+  Entry& entry = at(v);
+  if (entry.mark == round) return entry.found;
+  entry.mark = round;
+  entry.found = false;  // for whoever comes here from itself
+  const LiveRecipe* recipe = recipeOf(v);
+  if (recipe == nullptr || !recipe->ok) return false;
+  for (const ValueId made : recipe->outputs) {
+    if (at(made).being_written) return false;
+  }
+  for (const Need& need : recipe->needs) {
+    if (!isCurrent(need)) return false;
+    const bool on_the_way = at(need.value).mark == round && !at(need.value).found;
+    if (on_the_way) return false;
+    if (at(need.value).resident || hasCopy(need.value)) continue;
+    if (!recoverable(need.value, round)) return false;
+  }
+  return entry.found = true;
+}
+
+bool OnlinePolicy::paging() {
+  if (!options_.paging || store_failed_ || !options_.profile.hasStore()) return false;
+  store_failed_ = !open_store_();
+  return !store_failed_;
+}
+
+double OnlinePolicy::pageSeconds(ValueId v) const {
+  const DeviceProfile& profile = options_.profile;
+  const double read = profile.pageInSeconds(at(v).bytes);
+  return hasCopy(v) ? read : read + profile.pageOutSeconds(at(v).bytes);
+}
+
+// The value with the least score, if any may leave.
+bool OnlinePolicy::evictOne() {
+  if (replays_ > kMostReplaysPerOp * (static_cast<int64_t>(records_.size()) + 100)) return false;
+  struct Candidate {
+    double score;
+    ValueId value;
+    bool to_store;
+    bool operator<(const Candidate& other) const { return score > other.score; }  // least on top
+  };
+  const bool pages = paging();
+  std::vector<Candidate> heap;
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    const LiveRecipe* recipe = recipeOf(v);
+    const bool again = recipe != nullptr && recipe->ok;
+    const bool stores = pages && at(v).alive;
+    if ((!again && !stores) || !mayLeave(v)) continue;
+    const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
+    if (again) heap.push_back({scores_->costOf(v.index) / weight, v, false});
+    if (stores) heap.push_back({pageSeconds(v) / weight, v, true});
+  }
+  std::make_heap(heap.begin(), heap.end());
+  for (; !heap.empty(); heap.pop_back()) {
+    std::pop_heap(heap.begin(), heap.end());
+    const Candidate& best = heap.back();
+    if (at(best.value).resident && evict(best.value, best.to_store)) return true;
+  }
+  return false;
+}
+
+bool OnlinePolicy::copyToStore(ValueId v) {
+  if (hasCopy(v)) return true;
+  const StorageHold storage = at(v).ref.lock();
+  if (!storage) return false;
+  if (pager_.write(v, storage, verify_ ? Verifier::contentHash(*storage) : 0) && pager_.settle(v))
+    return true;
+  store_failed_ = true;
+  return false;
+}
+
+bool OnlinePolicy::evict(ValueId v, bool to_store) {
+  Entry& entry = at(v);
+  if (!isReleasable(v) || (to_store ? !copyToStore(v) : !recoverable(v))) return false;
+  const StorageHold storage = entry.alive ? entry.ref.lock() : StorageHold();
+  if (storage && verify_) entry.content_hash = Verifier::contentHash(*storage);
+  entry.hold = AllocatorTap::BlockHold();
+  entry.foreign.reset();
+  entry.own.reset();
+  if (storage) releaseData(*storage);
+  if (!to_store && hasCopy(v)) to_store = true;  // it has one from before
+  leave(v);
+  update(v);
+  ++counters_.evictions;
+  counters_.page_outs += to_store;
+  return true;
+}
+
+// Nothing more can leave.
+void OnlinePolicy::exceed(int64_t bytes) {
+  const int64_t needed = residentBytes() + bytes;
+  const int64_t budget = options_.budget_bytes;
+  const auto size = [](int64_t n) { return detail::message(n, " bytes (", formatBytes(n), ")"); };
+  const std::string where = running_.valid() ? detail::message("op ", running_.index, " (",
+                                                               recorder_->node(running_).name, ")")
+                                             : std::string("the step");
+  const int64_t certain = running_.valid() && replaying_ == 0 ? certainNeed(bytes) : 0;
+  const bool raises = over_budget_ == OverBudget::kRaise ||
+                      (over_budget_ == OverBudget::kRaiseImpossible && certain > budget);
+  if (running_.valid() && replaying_ == 0 && raises) {
+    budget_error_ = detail::message(
+        "expected the step to fit into ", size(budget), "; ", where, " needs ", size(bytes),
+        " more, ", size(residentBytes()), " were resident, and nothing else can leave memory. ",
+        certain > budget ? "No plan could do with less than "
+                         : "The least budget that is known to do here is ",
+        size(std::max(certain, certain > budget ? certain : needed)),
+        ". Nothing has been trained: parameters, buffers and generators are as they were. Give it "
+        "that or more",
+        options_.paging ? "" : ", or let it page (paging=True)",
+        ", or let it go on above its budget (strict=False).");
+    throw BudgetError("ram_budget: " + budget_error_);
+  }
+  if (needed - budget <= over_bytes_) return;
+  over_bytes_ = needed - budget;
+  over_text_ = detail::message(where, " needed ", size(needed), " of ", size(budget));
+}
+
+// Bytes without which no plan could run this op: what it works on, and without a store everything
+// that it has not made itself.
+int64_t OnlinePolicy::certainNeed(int64_t bytes) const {
+  int64_t need = AllocatorTap::shownBytes() - kernel_start_bytes_ + bytes;
+  std::vector<ValueId> inputs = locked_;
+  std::sort(inputs.begin(), inputs.end());
+  inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
+  for (const ValueId v : inputs) {
+    if (at(v).resident) need += at(v).bytes;
+  }
+  if (options_.paging) return need;
+  for (const KnownStorage& known : fixed_) {
+    const StorageHold storage = known.storage.lock();
+    if (!storage) continue;
+    const auto found = value_of_.find(storage.get());
+    const bool counted =
+        found != value_of_.end() && std::binary_search(inputs.begin(), inputs.end(), found->second);
+    if (!counted) need += known.bytes;
+  }
+  return need;
+}
+
+// ------------------------------------------------------------------------------------------------
+// back
+
+void OnlinePolicy::materialize(ValueId v) {
+  Entry& entry = at(v);
+  if (!entry.bound || entry.resident) return;
+  if (hasCopy(v) && load(v)) return;
+  POET_INTERNAL_ASSERT(entry.recipe >= 0, "value ", v.index, " is needed before op ",
+                       running_.index, " and is gone for good");
+  replay(entry.recipe);
+  POET_INTERNAL_ASSERT(entry.resident, "value ", v.index, " did not come back");
+}
+
+// False if the copy is lost and the value can be computed again. Throws StoreError if it cannot.
+bool OnlinePolicy::load(ValueId v) {
+  StorageHold fresh;
+  try {
+    const AllocatorTap::RoomGuard room(this);
+    pager_.beginRead(v, true);
+    fresh = pager_.arrive(v);
+  } catch (const StoreError&) {
+    if (!recoverable(v)) throw;
+    pager_.drop(v);
+    leave(v);
+    update(v);
+    return false;
+  }
+  ++counters_.page_ins;
+  install(v, std::move(fresh));
+  return true;
+}
+
+void OnlinePolicy::replay(int32_t recipe) {
+  const std::vector<Need> needs = recipes_[static_cast<size_t>(recipe)].needs;
+  size_t locked = 0;
+  const auto unlock = [&] {
+    for (size_t i = 0; i < locked; ++i) --at(needs[i].value).locks;
+  };
+  Made made;
+  try {
+    for (; locked < needs.size(); ++locked) {
+      materialize(needs[locked].value);
+      ++at(needs[locked].value).locks;
+    }
+    const Stopwatch watch(&counters_.replay_seconds);
+    const Count count(replaying_);
+    const AllocatorTap::RoomGuard room(this);
+    for (const OpId op : recipes_[static_cast<size_t>(recipe)].ops) replayOp(op, made);
+  } catch (...) {
+    unlock();
+    throw;
+  }
+  unlock();
+  const LiveRecipe& done = recipes_[static_cast<size_t>(recipe)];
+  clock_ += done.seconds;
+  ++replays_;
+  ++counters_.recomputes;
+  counters_.replayed_ops += static_cast<int64_t>(done.ops.size());
+  for (const Need& need : needs) scores_->noteTouch(need.value.index, clock_);
+  for (auto& [v, storage] : made) {
+    const Entry& entry = at(v);
+    if (!entry.resident && (entry.alive || entry.wanted > 0)) install(v, std::move(storage));
+  }
+}
+
+void OnlinePolicy::replayOp(OpId id, Made& made) {
+  const RecordedOp& op = recorder_->op(id);
+  const bool reads_no_data = recorder_->node(id).reads_no_data;
+  const torch::jit::Stack stack =
+      runAgain(op, records_[static_cast<size_t>(id.index)], [&](const Slot& slot) {
+        return recorder_->isHeldByRecords(slot.value) ? at::Tensor()
+                                                      : tensorFor(slot, reads_no_data, made);
+      });
+  size_t i = 0;
+  forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
+    const Slot& slot = op.out[i++];
+    if (slot.value.valid() && recorder_->value(slot.value).producer == id)
+      made.emplace_back(slot.value, StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
+    return true;
+  });
+}
+
+at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const {
+  for (const auto& [v, scratch] : made) {
+    if (v == slot.value) return tensorOn(scratch, slot);
+  }
+  const Entry& entry = at(slot.value);
+  StorageHold storage = entry.own ? entry.own : entry.ref.lock();
+  if (!storage && entry.hold) {  // its storage is dead, its memory is not
+    storage = emptyStorage(entry.bytes);
+    storage->set_data_ptr_noswap(c10::DataPtr(entry.hold.block(), at::kCPU));
+  }
+  if (!storage && reads_no_data) storage = emptyStorage(entry.bytes);
+  POET_INTERNAL_ASSERT(storage && (reads_no_data || entry.resident), "a replay before op ",
+                       running_.index, " needs value ", slot.value.index, ", which is not there");
+  return tensorOn(std::move(storage), slot);
+}
+
+void OnlinePolicy::install(ValueId v, StorageHold fresh) {
+  Entry& entry = at(v);
+  if (verify_ && entry.content_hash != 0) {
+    POET_CHECK_AS(Error, Verifier::contentHash(*fresh) == entry.content_hash,
+                  "poet (POET_VERIFY): before op ", running_.index, " value ", v.index,
+                  " (made by op ", recorder_->value(v).producer.index,
+                  ") came back with other bytes than it was evicted with. Please report this.");
+  }
+  entry.content_hash = 0;
+  const StorageHold storage = entry.ref.lock();
+  if (entry.alive && storage) {
+    putBack(*storage, *fresh);
+  } else {
+    entry.own = std::move(fresh);
+  }
+  entry.resident = true;
+  scores_->noteReturn(v.index);
+  scores_->noteTouch(v.index, clock_);
+  update(v);
+}
+
+void OnlinePolicy::restoreAll() {
+  const AllocatorTap::HiddenGuard hidden;
+  unlockAll();
+  noteDeaths();
+  std::exception_ptr first;
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (!at(v).bound || at(v).resident || !at(v).alive) continue;
+    // Evicting makes room for what comes back here only to bring it back again.
+    ++at(v).locks;
+    try {
+      materialize(v);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  for (Entry& entry : entries_) entry.locks = 0;
+  AllocatorTap::forgetHidden();
+  if (first) std::rethrow_exception(first);
+}
+
+void OnlinePolicy::handOver(AwayBetween& between) {
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (!at(v).alive || at(v).resident) continue;
+    const StorageHold storage = at(v).ref.lock();
+    if (storage && hasCopy(v)) between.add(storage, pager_.give(v));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------
+// writes
+
+void OnlinePolicy::takeAbsent(ValueId v, std::vector<ValueId>& todo) {
+  Entry& entry = at(v);
+  if (!entry.active || entry.mark == round_) return;
+  entry.mark = round_;
+  entry.found = false;
+  if (entry.alive) {
+    todo.push_back(v);
+  } else {
+    takeDependents(v, todo);
+  }
+}
+
+void OnlinePolicy::takeDependents(ValueId x, std::vector<ValueId>& todo) {
+  for (const int32_t recipe : at(x).readers) {
+    for (const ValueId made : recipes_[static_cast<size_t>(recipe)].outputs) takeAbsent(made, todo);
+  }
+}
+
+// What would be lost with this version of x comes back; what x's recipe makes besides, too, because
+// the write may end the recipe.
+void OnlinePolicy::beforeWrite(ValueId x) {
+  std::vector<ValueId> todo;
+  ++round_;
+  takeDependents(x, todo);
+  if (const LiveRecipe* recipe = recipeOf(x)) {
+    for (const ValueId made : recipe->outputs) {
+      if (made != x) takeAbsent(made, todo);
+    }
+  }
+  at(x).being_written = true;  // nothing may be evicted that this version would be needed for
+  for (const ValueId v : todo) {
+    materialize(v);
+    lock(v);
+  }
+  if (hasCopy(x)) pager_.drop(x);
+}
+
+void OnlinePolicy::touchStorage(c10::StorageImpl* storage) {
+  const auto found = value_of_.find(storage);
+  if (found == value_of_.end()) return;
+  const AllocatorTap::HiddenGuard hidden;
+  const ValueId v = found->second;
+  noteDeaths();
+  materialize(v);
+  const size_t locked = locked_.size();
+  beforeWrite(v);
+  while (locked_.size() > locked) {
+    --at(locked_.back()).locks;
+    locked_.pop_back();
+  }
+  Entry& entry = at(v);
+  entry.being_written = false;
+  entry.pinned = true;
+  ++entry.version;  // it may be written from now on
+  if (LiveRecipe* recipe = recipeOf(v)) recipe->ok = false;
+}
+
+void OnlinePolicy::touch(const c10::IValue* args, size_t count) {
+  forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
+    if (isManaged(t)) touchStorage(t.storage().unsafeGetStorageImpl());
+    return true;
+  });
+}
+
+}  // namespace poet

@@ -1,0 +1,130 @@
+// Steps that follow no plan, kept inside the budget: see Note [The online policy].
+#include "graph/error.h"
+#include "runtime/session.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+
+void Session::setBudget(OnlineOptions options, Strictness strictness) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  checkIdle();
+  strictness_ = strictness;
+  is_policed_ = options.budget_bytes > 0;
+  if (!is_policed_) counting_.reset();
+  policy_.setOptions(std::move(options), [this] { return openStore(); });
+}
+
+void Session::setCollectives(bool on) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  policy_.setCollectives(on);
+}
+
+OverBudget Session::overBudget() const {
+  if (strictness_ == Strictness::kAlways) return OverBudget::kRaise;
+  const bool first = counters_.steps == counters_.failed_steps;
+  return strictness_ == Strictness::kFirstCall && first ? OverBudget::kRaiseImpossible
+                                                        : OverBudget::kGoOn;
+}
+
+// `known` is all that is resident. What is away stays so until an op shows it.
+void Session::beginPolicy(const std::vector<KnownStorage>& known) {
+  std::vector<const c10::StorageImpl*> seen;
+  int64_t bytes = 0;
+  for (const KnownStorage& one : known) {
+    const StorageHold storage = one.storage.lock();
+    if (!storage || storage->_mutable_data_ptr_no_checks().get() == nullptr) continue;
+    seen.push_back(storage.get());
+  }
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const KnownStorage& one : known) {
+    const StorageHold storage = one.storage.lock();
+    if (!storage) continue;
+    const auto found = std::lower_bound(seen.begin(), seen.end(), storage.get());
+    if (found == seen.end() || *found != storage.get()) continue;
+    seen.erase(found);
+    AllocatorTap::enroll(*storage);
+    bytes += static_cast<int64_t>(storage->nbytes());
+  }
+  if (!counting_) counting_.emplace();
+  executor_.pager().begin(0);
+  policy_.begin(*recorder_, bytes, overBudget(), this);
+  policy_.noteFixed(known);
+  base_bytes_ = policy_.baseBytes();
+  recorder_->accompany(&policy_);
+}
+
+bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!policy_.isOn() || !counting_) return false;
+  checkIdle();
+  startListening();
+  tap_.emplace();
+  recorder_ = std::make_unique<Recorder>(inputs);
+  for (const KnownStorage& one : inputs) {
+    if (const StorageHold storage = one.storage.lock()) AllocatorTap::enroll(*storage);
+  }
+  executor_.pager().begin(0);
+  policy_.begin(*recorder_, base_bytes_ + AllocatorTap::liveBytes(), overBudget(), this);
+  recorder_->accompany(&policy_);
+  unrecorded_ = true;
+  mode_ = Mode::kTrace;
+  return true;
+}
+
+// The policy goes on where the plan was left, with what is away as it is.
+void Session::departOnline() {
+  executor_.settleTransfers();
+  std::vector<WeakStorage> bound = executor_.boundStorages();
+  const std::vector<bool> dead = executor_.heldOnly();
+  for (size_t v = 0; v < bound.size(); ++v) {
+    if (dead[v]) bound[v] = noStorage();
+  }
+  const size_t done = executor_.done();
+  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), done, bound);
+  const int64_t unshown = executor_.unshownBytes();
+  executor_.handOverUnshown(between_);
+  policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);
+  try {
+    policy_.takeOver(executor_, done);
+  } catch (...) {  // the executor still has everything
+    policy_.end();
+    recorder_.reset();
+    throw;
+  }
+  executor_.leave();
+  recorder_->accompany(&policy_);
+}
+
+void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                     torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
+  if (policy_.isActive() && !between_.empty()) {
+    const size_t count = op.schema().arguments().size();
+    const AllocatorTap::HiddenGuard hidden;
+    const AllocatorTap::RoomGuard room(&policy_);
+    forEachTensor(stack->data() + (stack->size() - count), count,
+                  [&](const at::Tensor& t, int, int) {
+                    if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
+                    return true;
+                  });
+  }
+  recorder_->run(op, below, stack, &lock);
+}
+
+void Session::makeRoom(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  policy_.makeRoom(bytes);
+}
+
+void Session::endPolicy(bool failed, StepReport& report) {
+  if (!policy_.isActive()) return;
+  policy_.restoreAll();
+  if (failed && !policy_.budgetError().empty()) {
+    report.budget_error = policy_.budgetError();
+    policy_.undo();
+  }
+  report.over_bytes = policy_.overBytes();
+  report.over_text = policy_.overText();
+}
+
+}  // namespace poet
