@@ -201,6 +201,8 @@ class StepPlanner:
     def plan(self, variant: int) -> None:
         """Puts a plan in force for the variant, or notes that there is none."""
         graph = self._session.graph_of(variant)
+        if graph is None:  # dropped in the meantime: the session keeps the latest variants
+            return
         if self._cached is not None:
             known = self._cached.profiled(graph)
             if known is None:
