@@ -30,7 +30,7 @@ struct SolveOptions {
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):
   // only for a runtime that brings it back when something touches it in between.
   bool away_between_steps = false;
-  // With away_between_steps: so may parameters and buffers. For devices that carry a plan out
+  // With away_between_steps: so may parameters, buffers, inputs. For devices that carry a plan out
   // themselves; in a live program anything may read a parameter between two steps.
   bool parameters_away = false;
   // Schedules of the same graph to start from, e.g. for other budgets. One that keeps these budgets

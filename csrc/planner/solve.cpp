@@ -46,7 +46,8 @@ ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
 
 bool mayBeAway(ValueKind kind, const SolveOptions& options) {
   if (kind == ValueKind::kOptimizerState) return true;
-  return options.parameters_away && (kind == ValueKind::kParameter || kind == ValueKind::kBuffer);
+  return options.parameters_away && (kind == ValueKind::kParameter || kind == ValueKind::kBuffer ||
+                                     kind == ValueKind::kInput);  // frozen weights are inputs
 }
 
 // What may stay in the store between steps, largest first.

@@ -119,7 +119,7 @@ def solve(
         away_between_steps: optimizer state may stay in the store from one step to the next. Only
             for a runtime that brings it back when something touches it in between, as `poet.wrap`
             does. None: no on "host", else yes; on a device that runs no PyTorch (a
-            microcontroller) parameters and buffers too, since nothing but the plan touches them.
+            microcontroller) parameters, buffers and inputs too: nothing but the plan touches them.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the

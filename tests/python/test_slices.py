@@ -140,3 +140,17 @@ def test_an_update_that_fits_alone_but_not_beside_the_rest_is_sliced_too(graph: 
     plan = solved(pinned, ram_budget=budget)
     assert plan.has_plan and plan.peak_bytes <= budget
     assert "slices" in plan.message
+
+
+def test_frozen_weights_stay_in_the_store_of_a_small_device() -> None:
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)]
+    net = nn.Sequential(*layers)
+    words: dict[str, Any] = {"inputs": torch.randn(1, 64), "loss": lambda y: y.square().mean()}
+    words |= {"optimizer": "sgd", "trainable": "last", "platform": "m4", "cache_dir": None}
+    frozen = 64 * 64 * 4
+    plan = poet.solve(model=net, ram_budget=frozen + 4096, time_limit_s=5, **words)
+    assert plan.has_plan and plan.traced_graph is not None
+    away = [plan.traced_graph.values[v] for v in plan.away_between_steps]
+    assert any(value.bytes == frozen for value in away)
+    # No transfer brings an unchanged weight back to where it still is.
+    assert plan.page_outs < plan.page_ins
