@@ -144,7 +144,7 @@ class POET_API Session final : public Listener,
   void noteStorages();
   void openStore();
   void prepareStore(const CompiledPlan& plan);
-  bool openStore();
+  bool hasStoreOrOpens();
   void watchWhatIsAway();
 
   // session_pause.cpp

@@ -11,7 +11,7 @@ void Session::setBudget(OnlineOptions options, Strictness strictness) {
   strictness_ = strictness;
   is_policed_ = options.budget_bytes > 0;
   if (!is_policed_) counting_.reset();
-  policy_.setOptions(std::move(options), [this] { return openStore(); });
+  policy_.setOptions(std::move(options), [this] { return hasStoreOrOpens(); });
 }
 
 void Session::setCollectives(bool on) {

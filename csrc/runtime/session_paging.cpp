@@ -46,12 +46,12 @@ void Session::prepareStore(const CompiledPlan& plan) {
 }
 
 // For the online policy: whether there is a store now.
-bool Session::openStore() {
+bool Session::hasStoreOrOpens() {
   Pager& pager = executor_.pager();
   if (pager.hasStore()) return true;
   if (store_directory_.empty() && !pages_) return false;
   try {
-    pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
+    openStore();
   } catch (const Error& error) {
     pager.counters().trouble = error.what();
     return false;
