@@ -338,10 +338,11 @@ void OnlinePolicy::restoreAll() {
   unlockAll();
   noteDeaths();
   std::exception_ptr first;
+  // Making room for what comes back must not evict what is to stay, whether it has just come back
+  // or never left.
+  for (Entry& entry : entries_) entry.locks += entry.bound && entry.alive;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     if (!at(v).bound || at(v).resident || !at(v).alive) continue;
-    // Evicting makes room for what comes back here only to bring it back again.
-    ++at(v).locks;
     try {
       materialize(v);
     } catch (...) {

@@ -121,7 +121,7 @@ class StepPlanner:
         self._session.set_budget(
             budget,
             self._options.recompute,
-            self._page_folder is not None,
+            False,  # online paging is exact, but went above small budgets without a word
             self._device,
             self._strictness,
         )

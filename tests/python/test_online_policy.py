@@ -181,15 +181,12 @@ _NOT_MEASURED = {
 _HELD = {"accumulation", "attention_and_transformer", "bert"}
 
 
-@pytest.mark.parametrize("paging", [False, True], ids=["recompute", "paging"])
 @pytest.mark.parametrize("share", [0.5, 0.3])
 @pytest.mark.parametrize(
     "kind",
     _in_turn(set(_KINDS) - _NOT_MEASURED, _HELD | {"checkpoint_inside", "other_shapes_every_step"}),
 )
-def test_the_first_call_stays_inside_its_budget_or_says_so(
-    kind: str, share: float, paging: bool
-) -> None:
+def test_the_first_call_stays_inside_its_budget_or_says_so(kind: str, share: float) -> None:
     probe = _build(kind)
     before = _resident()
     free = _Online(probe, 0)
@@ -200,7 +197,7 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
     del probe, free, graph
     case = _build(kind)
     budget += _resident()
-    online = _Online(case, budget, paging=paging)
+    online = _Online(case, budget)
     batch = case.batches(0)
     with _Peak() as peak:
         online(*batch)

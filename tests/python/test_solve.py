@@ -377,7 +377,9 @@ def test_other_threads_run_during_a_solve(tmp_path: Path) -> None:
 
 
 CTRL_C = """
-    import sys
+    import signal, sys
+    # What a shell has started in the background ignores interrupts, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, sys.argv[1])
     import poet
     from small_steps import chain_graph
