@@ -451,8 +451,9 @@ def wrap(
             processors), functions that say so, or several of these. Until they hold the call waits,
             looks every few seconds, and has what it can in secondary storage (`pause`). Ctrl-C
             ends it.
-        strict: what a call without a plan does that cannot be kept inside the budget. None: go on
-            above it, with one warning; only the first call raises BudgetError, and only where it is
+        strict: where POET_ONLINE=1 in the environment turns the online policy on (docs/online.md):
+            what a call without a plan does that cannot be kept inside the budget. None: go on above
+            it, with one warning; only the first call raises BudgetError, and only where it is
             certain that no plan could do. True: any call raises BudgetError. False: none does. A
             call that has run an optimizer's operator, or changed anything else that cannot be put
             back, always goes on.

@@ -1093,9 +1093,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
 
 # What docs/compatibility.md says of what is not so.
 LIMITS = (
-    "A step without a plan (its first calls, new shapes or branches, what follows a departure) is "
-    "kept inside its budget by an online policy, which may have to go above it where the budget is "
-    "tight: see `docs/online.md`.",
+    "A step without a plan (its first calls, new shapes or branches, what follows a departure) "
+    "runs without a cap on memory, unless `POET_ONLINE=1` turns an online policy on: see "
+    "`docs/online.md`.",
     "Where an operator of a planned step makes something else than was recorded, the rest of that "
     "call runs without a cap.",
     "Sparse, nested, quantized and mkldnn tensors, and what they are made of, stay in memory.",
@@ -1103,7 +1103,7 @@ LIMITS = (
     "does optimizer state loaded from a file.",
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
-    "each time) seldom meets its plan: the online policy trains it, which costs more time.",
+    "each time) seldom meets its plan: it trains without one.",
     "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
     "inputs' memory directly and have not been tried.",
     "An operator that raises, and whose error the step catches, is part of a plan once it has "

@@ -40,6 +40,11 @@ def _build(kind: str) -> Case:
     return case
 
 
+@pytest.fixture(autouse=True)
+def _on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POET_ONLINE", "1")
+
+
 class _Online:
     """A step that never has a plan, with a budget that is found from its first call's graph."""
 
