@@ -12,9 +12,9 @@ namespace poet::planner {
 namespace {
 
 constexpr double kPercent = 100;
-constexpr double kColdest = 0.003;    // final temperature, in percent of the plain step's seconds
+constexpr double kColdest = 0.003;      // final temperature, in percent of the plain step's seconds
 constexpr double kStagesOfUnit = 1000;  // more of them are each worth less: temperatures fall alike
-constexpr int kMovesPerUpdate = 512;  // between looks at the clock, temperatures and prices
+constexpr int kMovesPerUpdate = 512;    // between looks at the clock, temperatures and prices
 // Of work: a start, a move, and what a move takes more for each block that it looks at.
 constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerBlock = 2e-9;
 constexpr double kPriceStep = 1.1;
@@ -212,8 +212,8 @@ class Annealing {
 
   void shift(const Place& place, int by) {
     const Replay& replay = problem_.replays[static_cast<size_t>(place.what)];
-    const int to = state_.blockStage(
-        std::clamp(place.stage + by, replay.last_stage + 1, replay.until_stage));
+    const int to =
+        state_.blockStage(std::clamp(place.stage + by, replay.last_stage + 1, replay.until_stage));
     if (to == place.stage) return;
     state_.remove(place.stage, place.what);
     addWithInputs(to, place.what);
