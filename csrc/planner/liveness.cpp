@@ -7,7 +7,8 @@ namespace poet::planner {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kWorkOfBlock = 50;  // to find the need of a block again, against a block of a span
+constexpr int64_t kWorkOfBlock =
+    50;  // to find the need of a block again, against a block of a span
 
 }  // namespace
 
@@ -58,8 +59,7 @@ void Liveness::findEvents() {
   for (size_t v = 0; v < problem_.values.size(); ++v) {
     const Evictable& value = problem_.values[v];
     if (value.first_stage >= 0) born_[v] = block_of_[static_cast<size_t>(value.first_stage)];
-    for (const int t : value.use_stages)
-      touched_[v].push_back(block_of_[static_cast<size_t>(t)]);
+    for (const int t : value.use_stages) touched_[v].push_back(block_of_[static_cast<size_t>(t)]);
   }
 }
 
@@ -213,8 +213,7 @@ void Liveness::addSpan(int v, const Previous& from, int to, int sign) {
     excess_ += excessAt(b);
   }
   live_bytes_[last] += bytes;
-  changes_.push_back(
-      {.kind = Change::kSpan, .first = from.block + 1, .last = to, .bytes = bytes});
+  changes_.push_back({.kind = Change::kSpan, .first = from.block + 1, .last = to, .bytes = bytes});
   work_ += to - from.block;
 }
 
@@ -231,10 +230,9 @@ void Liveness::settle() {
     const auto& blocks = at_[static_cast<size_t>(r)];
     if (!std::binary_search(blocks.begin(), blocks.end(), block)) continue;
     const auto& outputs = problem_.replays[static_cast<size_t>(r)].outputs;
-    const bool useful = std::any_of(outputs.begin(), outputs.end(), [&, at = keyOf(block, r)](
-                                                                        int v) {
-      return nextEvent(v, at).touches;
-    });
+    const bool useful =
+        std::any_of(outputs.begin(), outputs.end(),
+                    [&, at = keyOf(block, r)](int v) { return nextEvent(v, at).touches; });
     if (!useful) remove(stage_of_block_[static_cast<size_t>(block)], r);
   }
   for (const int b : stale_) {

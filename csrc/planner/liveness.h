@@ -21,8 +21,8 @@ namespace poet::planner {
 // ends. Replays of a stage stand in ascending order.
 //
 // One change at a time: insert and remove, settle(), look at the totals, then keep() or undo().
-// Replays that nothing reads are dropped by settle(). Totals are exact in bytes but for small values
-// that are held (constants, as in the program).
+// Replays that nothing reads are dropped by settle(). Totals are exact in bytes but for small
+// values that are held (constants, as in the program).
 class Liveness {
  public:
   Liveness(const Problem& problem, const ReplayPlan& plan, int64_t budget_bytes);
@@ -97,10 +97,10 @@ class Liveness {
   std::vector<std::vector<int>> touched_;  // by value: blocks of first executions
   std::vector<int> born_;                  // by value: block; -1 for the start of the step
   std::vector<std::vector<int>> at_;       // by replay: its blocks, ascending
-  std::vector<int64_t> live_bytes_;  // before each block, and at the end
-  std::vector<int64_t> need_;        // greatest step of each block, generator states left out
-  std::vector<int64_t> generators_;  // bytes of generator states during each block
-  std::vector<int> stale_;           // blocks whose need is to be found again
+  std::vector<int64_t> live_bytes_;        // before each block, and at the end
+  std::vector<int64_t> need_;              // greatest step of each block, generator states left out
+  std::vector<int64_t> generators_;        // bytes of generator states during each block
+  std::vector<int> stale_;                 // blocks whose need is to be found again
   std::vector<char> is_stale_;
   struct Place {
     int block;
@@ -115,7 +115,7 @@ class Liveness {
   int64_t excess_ = 0, saved_excess_ = 0;
   bool generators_changed_ = false;
   std::vector<int64_t> saved_generators_;
-  std::vector<int> seen_;        // by value: round in which `resident_` was set (refresh)
+  std::vector<int> seen_;  // by value: round in which `resident_` was set (refresh)
   std::vector<char> resident_;
   int round_ = 0;
   int64_t work_ = 0;

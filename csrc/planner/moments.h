@@ -16,9 +16,9 @@ class Program;
 // Note [Moments]
 // A moment is the first execution of a stage, m_0 < m_1 < ... Memory is looked at there and nowhere
 // else; what lies between two moments is a *block*. A step at its moments is a Problem of its own:
-// for each block a stage that touches all that plain training touches in it, makes all that it makes
-// in it, and has no memory row (Stage::kNoMemoryRow), and after it the stage of the moment. All
-// replays of a block stand before the former. Then the relaxed program (Note [Bounds for every
+// for each block a stage that touches all that plain training touches in it, makes all that it
+// makes in it, and has no memory row (Stage::kNoMemoryRow), and after it the stage of the moment.
+// All replays of a block stand before the former. Then the relaxed program (Note [Bounds for every
 // schedule]) without rows (5') holds for every schedule:
 //   r_{k,i}  block k replays i at all;
 //   x of a gap within block k: v is resident at some time in the block, by then or because a replay
@@ -26,10 +26,10 @@ class Program;
 //   x of a gap over moments: v is resident during all of them.
 // A replay may run in block k if its outputs exist before the block, and reads of its inputs those
 // that exist before it may run at all; so blocks allow more than stages do. What else the problem
-// of the single stages leaves out is left free: a value's memory between two writes and its version,
-// wake-ups, generator states, and what is held at its death although it may be in the store.
-// With one moment a recompute and all it needs are whole (no fraction feeds a second one); with all
-// stages as moments it is the relaxed program itself.
+// of the single stages leaves out is left free: a value's memory between two writes and its
+// version, wake-ups, generator states, and what is held at its death although it may be in the
+// store. With one moment a recompute and all it needs are whole (no fraction feeds a second one);
+// with all stages as moments it is the relaxed program itself.
 
 // `fine`: with every size a choice (small_bytes 0). `moments`: stages, ascending. Values up to
 // `free_bytes` take no memory and are there whenever something reads them.
@@ -50,8 +50,8 @@ std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& m
                                   const std::vector<double>& x);
 
 // By value: whether the relaxation at one moment, the stage at which plain training needs the most,
-// keeps it across that moment (or it is not there then). Nearly whole: what to evict is read off it.
-// Empty where the relaxation has no point.
+// keeps it across that moment (or it is not there then). Nearly whole: what to evict is read off
+// it. Empty where the relaxation has no point.
 struct KeptOptions {
   int64_t budget_bytes = 0;
   std::optional<double> replay_seconds_limit;
@@ -62,12 +62,12 @@ std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options);
 
 // Note [Which moments]
 // The first moment is the stage at which plain training needs the most. The relaxation at the
-// moments so far says what is resident between them, at least. The next moments are where that is the
-// most, half as many again in each round while it is above the budget somewhere, then as many again.
-// So they gather where memory decides. Source: the idea is that of dynamic discretization discovery (Boland, Hewitt, Marshall,
-// Savelsbergh, Operations Research 2017).
-// The best bound of all rounds, more of them while time lasts, and of branch and cut in the last one
-// where little is left free in it. The store must not charge wake-ups. BoundOverAll::plan is empty.
+// moments so far says what is resident between them, at least. The next moments are where that is
+// the most, half as many again in each round while it is above the budget somewhere, then as many
+// again. So they gather where memory decides. Source: the idea is that of dynamic discretization
+// discovery (Boland, Hewitt, Marshall, Savelsbergh, Operations Research 2017). The best bound of
+// all rounds, more of them while time lasts, and of branch and cut in the last one where little is
+// left free in it. The store must not charge wake-ups. BoundOverAll::plan is empty.
 BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
                             double best_cost, const ExactOptions& options);
 

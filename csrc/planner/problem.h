@@ -92,7 +92,8 @@ struct Replay {
 };
 
 struct Stage {
-  // As fixed_during_bytes: nothing asks for memory then. Sums with the bytes of a graph stay in range.
+  // As fixed_during_bytes: nothing asks for memory then. Sums with the bytes of a graph stay in
+  // range.
   static constexpr int64_t kNoMemoryRow = std::numeric_limits<int64_t>::min() / 4;
 
   OpId op;                         // Graph::endOfStep() for the last one

@@ -45,11 +45,11 @@ namespace poet::planner {
 // during op(t) without having been replayed in t was there all along:
 //   (5') replay bytes r_i + sum over inputs of bytes r_i + sum over others of bytes (x_v at op(t) -
 //   r_{t,v}) + g <= B - fixed
-// Without rows (5') nothing but first executions asks for memory, so a value that replays of a stage
-// may read stays through all of them at once: the gaps after its touches in the stage are one column.
-// With every runnable replay as a candidate its optimum is a lower bound for all schedules. Where
-// the plan that it yields keeps the budget, that plan is optimal; where it does not, the program
-// with several rounds a stage finds one.
+// Without rows (5') nothing but first executions asks for memory, so a value that replays of a
+// stage may read stays through all of them at once: the gaps after its touches in the stage are one
+// column. With every runnable replay as a candidate its optimum is a lower bound for all schedules.
+// Where the plan that it yields keeps the budget, that plan is optimal; where it does not, the
+// program with several rounds a stage finds one.
 
 struct MicroStep {
   int stage = 0;

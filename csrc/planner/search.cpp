@@ -38,7 +38,8 @@ constexpr int kWidening = 3, kMostAncestors = 100;
 constexpr int kMostColumnsToWiden = 30000;
 constexpr int kNear = 2;
 constexpr double kRelaxationShare = 0.5;  // of the time limit, for all of them together
-constexpr double kRelaxAgainShare = 0.15;  // of the time left: one that takes longer is not repeated
+constexpr double kRelaxAgainShare =
+    0.15;  // of the time left: one that takes longer is not repeated
 constexpr int kMostColumnsToRelax = 150000;
 constexpr int kFewAncestors = 4;  // where programs are larger than that
 constexpr double kWindowSeconds = 2;
@@ -199,9 +200,9 @@ class PlanSearch {
     if (kept.empty()) return;
     for (const double exponent : kDistanceExponents) {
       if (deadline_.over()) return;
-      const auto plan = greedyPlan(problem_, {.budget_bytes = goal_.budget_bytes,
-                                              .distance_exponent = exponent,
-                                              .kept = kept});
+      const auto plan = greedyPlan(
+          problem_,
+          {.budget_bytes = goal_.budget_bytes, .distance_exponent = exponent, .kept = kept});
       if (!plan) continue;
       consider(*plan);
       mendGreedy(*plan, goal_.budget_bytes, exponent, kept);
@@ -214,9 +215,8 @@ class PlanSearch {
                   const std::vector<char>& kept = {}) {
     const int64_t excess = makeTimeline(problem_, plan).peak_bytes - budget;
     if (goal_.least_peak || budget != goal_.budget_bytes || excess <= 0) return;
-    const auto mended = greedyPlan(problem_, {.budget_bytes = budget - excess,
-                                              .distance_exponent = exponent,
-                                              .kept = kept});
+    const auto mended = greedyPlan(
+        problem_, {.budget_bytes = budget - excess, .distance_exponent = exponent, .kept = kept});
     if (mended) consider(*mended);
   }
 
@@ -305,9 +305,8 @@ class PlanSearch {
 
   // Nothing is known of it where there is no time for it: windows do without.
   Relaxation relaxed() {
-    const double left =
-        std::min(deadline_.left(),
-                 kRelaxationShare * limits_.time_limit_seconds - relaxation_seconds_);
+    const double left = std::min(
+        deadline_.left(), kRelaxationShare * limits_.time_limit_seconds - relaxation_seconds_);
     if (left <= 0 || program_->numColumns() > kMostColumnsToRelax ||
         last_relaxation_seconds_ > kRelaxAgainShare * deadline_.left())
       return {};

@@ -21,14 +21,15 @@ DeviceProfile deviceWithStore() {
   profile.compute_watts = 2;
   profile.idle_watts = 1;
   profile.store_watts = 1;
-  profile.generator_state_bytes = 0;  // of which the timeline knows a moment more (they begin within a block)
+  profile.generator_state_bytes =
+      0;  // of which the timeline knows a moment more (they begin within a block)
   profile.store_read_rate = 2;
   profile.store_write_rate = 1;
   return profile;
 }
 
-// Peak, cost and seconds, and what a budget below the peak is exceeded by, after each of many random
-// changes, kept or undone.
+// Peak, cost and seconds, and what a budget below the peak is exceeded by, after each of many
+// random changes, kept or undone.
 TEST(Liveness, AgreesWithTheTimelineAfterEachChange) {
   int changes = 0, dropped = 0, undone = 0;
   for (int seed = 0; seed < poet::testing::propertyCases(150); ++seed) {

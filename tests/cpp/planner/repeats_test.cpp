@@ -24,8 +24,7 @@ Graph blocks(int count, int64_t bytes_of_one = 64) {
       x = g.op(name).reads({x}).seconds(1 + 0.1 * i).makes(odd ? bytes_of_one : 64);
     }
   }
-  for (size_t i = kept.size(); i-- > 0;)
-    x = g.op("backward").reads({x, kept[i]}).makes(64);
+  for (size_t i = kept.size(); i-- > 0;) x = g.op("backward").reads({x, kept[i]}).makes(64);
   g.outlives(x);
   return g.build();
 }
