@@ -247,6 +247,9 @@ void bindRuntime(py::module_& m) {
       py::arg("tensor"));
   m.def("live_bytes", &AllocatorTap::liveBytes);
   m.def("use_arena", &StepArena::useForGood);
+  m.def(
+      "release_free_memory", [](bool of_malloc) { StepArena::restart(0, of_malloc); },
+      py::arg("of_malloc"));
   m.def("arena_counters", [] {
     const PageArena::Counters counters = StepArena::counters();
     py::dict result;

@@ -13,7 +13,7 @@ namespace poet {
 // Note [Resident memory follows the plan]
 // A C library keeps most of what is freed: a heap full of holes stays resident, although a plan has
 // evicted what was there. Unmapping every freed block at once is exact, but each new block then
-// comes with fresh pages, at one or two microseconds a page. The arena does neither. A freed
+// comes with fresh pages. The arena does neither. A freed
 // block's pages stay for the next block, as long as the pages in use and the free ones together are
 // no more than the most that has been in use at once (since restart()): that much the process needs
 // anyway. Before a new block would exceed it, free pages go back to the system. So the resident

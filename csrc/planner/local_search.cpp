@@ -68,7 +68,7 @@ void LocalSearch::describeColumns() {
   for (size_t v = 0; v < problem.values.size(); ++v) {
     const auto& events = program_.events()[v];
     for (size_t k = 0; k + 1 < events.size(); ++k) {
-      const auto stageOf = [&](const Event& event) {
+      const auto stageOf = [&](const TouchEvent& event) {
         return event.step < 0 ? 0 : program_.steps()[static_cast<size_t>(event.step)].stage;
       };
       span(events[k].gap_column, stageOf(events[k]), stageOf(events[k + 1]));

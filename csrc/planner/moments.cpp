@@ -143,7 +143,7 @@ class Shares {
     const auto& events = program_.events()[static_cast<size_t>(v)];
     const int step = program_.executionOf(stage);
     const auto next = std::lower_bound(events.begin(), events.end(), step,
-                                       [](const Event& e, int s) { return e.step < s; });
+                                       [](const TouchEvent& e, int s) { return e.step < s; });
     if (next == events.begin() || next == events.end()) return 0;
     return x_[static_cast<size_t>((next - 1)->gap_column)];
   }

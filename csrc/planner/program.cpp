@@ -74,12 +74,12 @@ void Program::addEvents() {
   for (int v = 0; v < problem_->numValues(); ++v) addValue(v, events_[static_cast<size_t>(v)]);
 }
 
-void Program::addValue(int v, std::vector<Event>& events) {
+void Program::addValue(int v, std::vector<TouchEvent>& events) {
   // Nothing comes after the last touch.
   while (events.size() > 1 && events.back().makes) events.pop_back();
   int before = -1;  // column of the gap before the event
   for (size_t k = 0; k < events.size(); ++k) {
-    Event& event = events[k];
+    TouchEvent& event = events[k];
     const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
     int after = -1;
     const bool merged = mergesGaps() && step.replay >= 0 && !event.makes && before >= 0 &&
@@ -210,9 +210,9 @@ std::vector<double> Program::profile(std::span<const double> x) const {
 }
 
 int Program::gapOver(int v, int step) const {
-  const std::vector<Event>& events = events_[static_cast<size_t>(v)];
+  const std::vector<TouchEvent>& events = events_[static_cast<size_t>(v)];
   const auto next = std::lower_bound(events.begin(), events.end(), step,
-                                     [](const Event& e, int s) { return e.step < s; });
+                                     [](const TouchEvent& e, int s) { return e.step < s; });
   return next == events.begin() || next == events.end() ? -1 : (next - 1)->gap_column;
 }
 
@@ -391,10 +391,10 @@ void Program::leastRetention(std::vector<double>& x) const {
       if (wake >= 0) x[static_cast<size_t>(wake)] = 1;
     }
   }
-  for (const std::vector<Event>& events : events_) {
+  for (const std::vector<TouchEvent>& events : events_) {
     bool needed = false;
     for (size_t k = events.size(); k-- > 0;) {
-      const Event& event = events[k];
+      const TouchEvent& event = events[k];
       const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
       if (event.gap_column >= 0) x[static_cast<size_t>(event.gap_column)] = needed ? 1 : 0;
       const bool runs = step.column < 0 || x[static_cast<size_t>(step.column)] > kYes;

@@ -57,7 +57,7 @@ struct MicroStep {
   int column = -1;  // of r
 };
 
-struct Event {
+struct TouchEvent {
   int step = 0;  // -1: the start of the step, where the value is there already
   bool makes = false;
   int gap_column = -1;  // of the gap after it; -1 after the last
@@ -104,7 +104,7 @@ class Program {
   const SparseModel& model() const { return model_; }  // without rows (5)
   int numColumns() const { return model_.numColumns(); }
   const std::vector<MicroStep>& steps() const { return steps_; }
-  const std::vector<std::vector<Event>>& events() const { return events_; }
+  const std::vector<std::vector<TouchEvent>>& events() const { return events_; }
   const std::vector<MemoryItem>& items() const { return items_; }
   const std::vector<int64_t>& fixedBytes() const { return fixed_; }  // by step
   int firstStepOf(int stage) const {
@@ -137,7 +137,7 @@ class Program {
  private:
   void addSteps(const Candidates& candidates);
   void addEvents();
-  void addValue(int v, std::vector<Event>& events);
+  void addValue(int v, std::vector<TouchEvent>& events);
   bool mergesGaps() const { return options_.relaxed && !options_.rows_at_replays; }
   void addGenerators();
   void addPageOuts();
@@ -154,7 +154,7 @@ class Program {
   SparseModel model_;
   std::vector<MicroStep> steps_;
   std::vector<int> first_step_;
-  std::vector<std::vector<Event>> events_;
+  std::vector<std::vector<TouchEvent>> events_;
   std::vector<MemoryItem> items_;
   std::vector<int64_t> fixed_;
   std::vector<int> generator_column_;  // by replay, -1 where none

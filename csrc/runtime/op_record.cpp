@@ -20,7 +20,7 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
   arg.toList().set(static_cast<size_t>(slot.element), c10::IValue(std::move(tensor)));
 }
 
-void OpRecord::capture(const RecordedOp& op, const std::function<bool(ValueId)>& held, bool random,
+void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> held, bool random,
                        const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
   args_.assign(args, args + count);
   keys_ = below;
@@ -57,7 +57,7 @@ StorageHold emptyStorage(int64_t bytes) {
 }
 
 torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
-                           const std::function<at::Tensor(const Slot&)>& tensorOf) {
+                           c10::function_ref<at::Tensor(const Slot&)> tensorOf) {
   torch::jit::Stack stack(record.args());
   int copied_list = -1;
   // Running statistics move only once, and training does not read them: see Note [Statistics of

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,7 +22,7 @@ class OpRecord {
  public:
   bool isSet() const { return state_.has_value(); }
   // `held`: whether the record holds a value.
-  void capture(const RecordedOp& op, const std::function<bool(ValueId)>& held, bool random,
+  void capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> held, bool random,
                const c10::IValue* args, size_t count, c10::DispatchKeySet below);
   void clear();
 
@@ -47,7 +47,7 @@ StorageHold emptyStorage(int64_t bytes);
 // run. `tensorOf` makes the arguments that the record left out (undefined: it holds the argument).
 // Running statistics are not touched. Returns the op's results.
 torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
-                           const std::function<at::Tensor(const Slot&)>& tensorOf);
+                           c10::function_ref<at::Tensor(const Slot&)> tensorOf);
 
 // Puts `tensor` in the slot's place on the stack; copies a list before the first change to it
 // (`copied_list` says which argument has been copied already; -1 at the start).

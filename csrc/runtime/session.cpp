@@ -57,6 +57,16 @@ void Session::startListening() {
   listening_.emplace();
 }
 
+// Fake and functional tensors (torch.compile's caches hold some) have a size and no memory.
+void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
+  std::erase_if(known, [this](const KnownStorage& one) {
+    if (one.kind != ValueKind::kBuffer) return false;
+    const StorageHold storage = one.storage.lock();
+    return storage && storage->_mutable_data_ptr_no_checks().get() == nullptr &&
+           !between_.has(storage.get());
+  });
+}
+
 void Session::beginStep(std::vector<KnownStorage> known) {
   const std::lock_guard<std::mutex> lock(mutex_);
   checkIdle();
@@ -71,13 +81,14 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   record_next_ = raised_ = false;
   if (follows) {
     counting_.reset();
-    StepArena::restart(most_in_step_);
+    StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
     beginFollowing(*variant);
     startListening();
     if (verify_) tap_.emplace();
     mode_ = Mode::kFollow;
     return;
   }
+  leaveOutWhatHasNoMemory(known);
   if (!policy_.isOn()) between_.restoreAll();
   startListening();
   tap_.emplace();
@@ -139,7 +150,8 @@ void Session::settle(StepReport& report) {
   if (mode_ == Mode::kFollow) {
     ++counters_.followed_steps;
     const int64_t most_in_use = StepArena::counters().most_in_use;
-    if (most_in_step_ == 0) StepArena::restart();  // what it evicted first had its memory elsewhere
+    // What it evicted first had its memory elsewhere.
+    if (most_in_step_ == 0) StepArena::restart(0, /*trim_malloc=*/true);
     most_in_step_ = most_in_use;
     report.mode = StepReport::Mode::kFollowed;
     report.variant = current_;

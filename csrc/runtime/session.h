@@ -129,6 +129,7 @@ class POET_API Session final : public Listener,
   void closeStep();
   void startListening();
   void checkIdle() const;
+  void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
 
   // session_online.cpp
   OverBudget overBudget() const;

@@ -78,6 +78,7 @@ int64_t Session::pause(const std::vector<at::Tensor>& leaves) {
     between_.add(storage, copy);
     released += copy.bytes;
   }
+  StepArena::restart(0, /*trim_malloc=*/true);
   watch_.reset();  // on this thread from here on
   watchWhatIsAway();
   return released;

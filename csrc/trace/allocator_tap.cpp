@@ -249,10 +249,10 @@ void StepArena::useForGood() {
   static_cast<void>(entered);
 }
 
-void StepArena::restart(int64_t bytes) {
+void StepArena::restart(int64_t bytes, bool trim_malloc) {
   StepAllocator::get().arena_->restart(bytes);
 #ifdef __GLIBC__
-  if (bytes == 0) ::malloc_trim(0);
+  if (trim_malloc) ::malloc_trim(0);
 #endif
 }
 

@@ -106,8 +106,8 @@ class POET_API StepArena {
   static constexpr size_t kLeastBytes = 64 * 1024;  // of a block: less, and rounding would show
 
   static void useForGood();
-  // As PageArena::restart; without bytes the C library gives its free pages back too.
-  static void restart(int64_t bytes = 0);
+  // As PageArena::restart; `trim_malloc`: the C library gives its free pages back too.
+  static void restart(int64_t bytes, bool trim_malloc);
   static PageArena::Counters counters();
 };
 

@@ -10,13 +10,13 @@ import re
 import stat
 import threading
 import time
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from poet._errors import ArgumentError, CacheWarning
+from poet._warn import warn
 
 # Note [Entries of the cache]
 # One file an entry: a line with the format's version and the SHA-256 of the rest, then the rest,
@@ -198,7 +198,7 @@ class Cache:
             if what in self._warned:
                 return
             self._warned.add(what)
-        warnings.warn(f"poet's cache: {text}", CacheWarning, stacklevel=4)
+        warn(f"poet's cache: {text}", CacheWarning)
 
 
 def digest(thing: object) -> str:

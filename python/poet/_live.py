@@ -6,7 +6,6 @@ import functools
 import gc
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from torch.optim.optimizer import (
 from poet import _C
 from poet._errors import ArgumentError, BudgetError, BudgetWarning
 from poet._raw_doors import raw_doors
+from poet._warn import warn
 
 
 class StepTypeError(ArgumentError, TypeError):
@@ -234,11 +234,10 @@ def end_watching(session: _C.Session) -> None:
         raw_doors.close(session)
     trouble = session.new_trouble()
     if trouble:
-        warnings.warn(
+        warn(
             f"poet could not move every value to or from secondary storage: {trouble} Training "
             "goes on with the same results, but its memory may exceed the budget.",
             BudgetWarning,
-            stacklevel=4,
         )
 
 

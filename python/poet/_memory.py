@@ -50,12 +50,10 @@ def give_memory_back() -> None:
 
 
 def release_free_memory() -> None:
-    """Gives what malloc holds free back to the system: what steps without a plan have left."""
-    if fixed_mmap_threshold() is None or other_allocator() is not None:
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
+    """Gives back to the system what the arena holds free, and malloc where poet may touch it."""
+    _C.release_free_memory(
+        of_malloc=fixed_mmap_threshold() is not None and other_allocator() is None
+    )
 
 
 def fixed_mmap_threshold() -> int | None:

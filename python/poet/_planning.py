@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from poet._profile import with_known_watts
 from poet._solve import solve_on
 from poet._store import StoreSpeed, known_speed, store_speed
 from poet._store_watch import StoreWatch
+from poet._warn import warn
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 
@@ -132,12 +132,11 @@ class StepPlanner:
         if report is None or report["over_bytes"] == 0 or self._warned_of_excess:
             return
         self._warned_of_excess = True
-        warnings.warn(
+        warn(
             f"poet: a step without a plan went above its budget: {report['over_text']}, and "
             "nothing else could leave memory. Training goes on with the same results; "
             "stats.steps_over_budget counts such steps.",
             BudgetWarning,
-            stacklevel=4,
         )
 
     def _measure_store(self) -> None:
@@ -309,11 +308,10 @@ class StepPlanner:
     def _stop_paging(self, why: str) -> None:
         self._page_folder = None
         self._device = self._plain_device()
-        warnings.warn(
+        warn(
             f"poet pages nothing to secondary storage in this run: {why} Make room there, or name "
             "another folder with page_dir=.",
             StoreWarning,
-            stacklevel=6,
         )
 
     def _plain_device(self) -> _C.DeviceProfile:
@@ -349,12 +347,16 @@ class StepPlanner:
             advice = "Give it a larger battery, or train for fewer steps"
         elif self._page_folder is None:
             advice += ", or let it page (paging=True)"
-        warnings.warn(
+        cap = (
+            "the online policy keeps it inside the budget where it can"
+            if self._policed_bytes
+            else "its memory may exceed the budget"
+        )
+        warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
             f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan: "
-            "the online policy keeps it inside the budget where it can.",
+            f"{cap}.",
             BudgetWarning,
-            stacklevel=6,
         )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -15,7 +16,21 @@ from poet._results import SearchPoint
 _POLL_SHARE = 1e-3  # of the time limit: the bar moves in steps of this
 
 
-class SearchBar:
+class _ClosedAtTheEnd:
+    """What has a bar that goes when its block ends."""
+
+    _bar: Any
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+
+class SearchBar(_ClosedAtTheEnd):
     """A progress bar over the time limit that shows the best plan, the bound and the gap.
 
     Args:
@@ -40,14 +55,6 @@ class SearchBar:
     def __enter__(self) -> SearchBar:
         self._begin = time.monotonic()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.close()
 
     def tell(self, point: SearchPoint) -> None:
         """Shows a better plan or a better bound."""
@@ -75,7 +82,7 @@ class SearchBar:
         return f"{amount:.4g} {self._unit}"
 
 
-class RoundsBar:
+class RoundsBar(_ClosedAtTheEnd):
     """A progress bar over rounds of something.
 
     Args:
@@ -89,14 +96,6 @@ class RoundsBar:
 
     def __enter__(self) -> RoundsBar:
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.close()
 
     def advance(self) -> None:
         """One more round is over."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
 from poet._store import known_speed, page_folder, store_speed
+from poet._warn import warn
 
 _MOST_THREADS = 1024
 # Of the budget: what a slice of an elementwise op of the optimizer touches.
@@ -374,7 +374,7 @@ def solve_on(
         python=sys.executable or "python3",
     )
     if trouble:
-        warnings.warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning, stacklevel=3)
+        warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning)
     return schedule
 
 

@@ -10,10 +10,9 @@ from poet._store import StoreSpeed
 # Note [A store that is slower beside the step]
 # The rates that a plan believes in were measured with nothing else running, within a second. Beside
 # a step the store shares memory bandwidth and, where all cores compute, a core; and many disks are
-# fast for the first gigabytes only. A plan that believes too much waits: on GPT-2 at checkpoint's
-# peak, with a disk that gave half of what it had promised, 34 % of the step instead of 3. So what
-# the transfers of a few steps really took is compared with what was believed, and where the steps
-# have waited for a slower store, a plan is made again with the rates that were seen.
+# fast for the first gigabytes only. A plan that believes too much waits. So what the transfers
+# of a few steps really took is compared with what was believed, and where the steps have waited for
+# a slower store, a plan is made again with the rates that were seen.
 STEPS = 3  # looked at together; the first one of a plan, which moves more, is not
 _WAITED_SHARE = 0.02  # of the steps' time: less is not worth a plan
 _SLOWER = 0.85  # of the believed rate

@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -37,13 +36,14 @@ from poet._live import (
     shapes_in,
     verify_wanted,
 )
-from poet._memory import give_memory_back, release_free_memory
+from poet._memory import give_memory_back
 from poet._methods import Method, check_method, methods
 from poet._planning import PlanningOptions, StepPlanner
 from poet._solve import flag, parse_objective
 from poet._stats import StepStats
 from poet._store import page_folder
 from poet._waiting import Condition, Gate
+from poet._warn import warn
 
 _LONGEST_REST = 64  # calls
 _STRICTNESS = {None: "first_call", True: "always", False: "never"}
@@ -324,7 +324,6 @@ class WrappedStep:
             return 0
         released = self._session.pause(leaves_with_gradients())
         end_watching(self._session)
-        release_free_memory()
         return released
 
     def _release(self) -> int:
@@ -554,11 +553,10 @@ def _folder_for_pages(
 
 @functools.cache  # once for each reason
 def _warn_of_no_folder(why: str) -> None:
-    warnings.warn(
+    warn(
         f"poet pages nothing to secondary storage, it only recomputes: {why} Pass page_dir= a "
         "folder on a disk, or paging=False to say that this is fine.",
         StoreWarning,
-        stacklevel=5,
     )
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from poet import _profile, _store
 
@@ -21,11 +17,3 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where a test before it has measured the disk, a solve would page of its own accord.
     monkeypatch.setattr(_store, "_measured", {})
     monkeypatch.setattr(_profile, "_known", {})
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled_code() -> Iterator[None]:
-    """The caches of torch.compile hold tensors that later tests would find in this process."""
-    yield
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import poet
-from poet import _waiting
+from poet import _C, _waiting
 from poet._waiting import Gate, OtherLoad, Recent, is_charging
 
 WIDTH = 128
@@ -64,6 +64,8 @@ def test_a_paused_training_has_the_same_bits(budget: str, tmp_path: Path) -> Non
         for x in batches(8):
             losses.append(step(x))
             released.append(step.pause())
+            arena = _C.arena_counters()
+            assert arena["resident_bytes"] == arena["in_use_bytes"]
             with pytest.raises(RuntimeError, match="released for the moment"):
                 _read_raw(paused)
     assert losses == expected

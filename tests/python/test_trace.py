@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import KINDS, build
 
 import poet
@@ -198,3 +199,16 @@ def test_the_steps_own_error_comes_out_and_nothing_stays_behind() -> None:
         poet.trace(step)
     assert not poet._C.is_listening()
     assert len(poet.trace(lambda: x.mul(2)).ops) == 1
+
+
+def test_tensors_without_memory_are_not_resident() -> None:
+    """As torch.compile's caches hold them: fake ones and functional ones."""
+    _, step, args = _linear_step()
+    before = poet.trace(step, *args).base_bytes
+    with FakeTensorMode():
+        fake = torch.zeros(1 << 20)
+    inner = torch.zeros(1 << 18)
+    functional = torch._to_functional_tensor(inner)
+    assert fake.untyped_storage().nbytes() == 1 << 22
+    assert functional.untyped_storage().nbytes() == inner.nbytes == 1 << 20
+    assert poet.trace(step, *args).base_bytes - before == inner.nbytes
