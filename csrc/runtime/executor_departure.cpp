@@ -194,24 +194,31 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
     return producer.valid() ? static_cast<size_t>(producer.index) < k_
                             : residency_[ValueId(static_cast<int64_t>(v))].bound;
   };
-  for (size_t v = 0; v < resident.size(); ++v) {
-    const ValueId id(static_cast<int64_t>(v));
-    if (!known(v) || resident[v] || !residency_.isAvailable(id)) continue;
-    if (plan_->pagesValue(id)) pageOut(id);
-    free(id);
-  }
+  const auto free_unwanted = [&] {
+    for (size_t v = 0; v < resident.size(); ++v) {
+      const ValueId id(static_cast<int64_t>(v));
+      if (!known(v) || resident[v] || !residency_.isAvailable(id)) continue;
+      if (plan_->pagesValue(id)) pageOut(id);
+      free(id);
+    }
+  };
+  free_unwanted();
   for (size_t v = 0; v < resident.size(); ++v) {
     const ValueId id(static_cast<int64_t>(v));
     if (!known(v) || !resident[v]) continue;
     const bool wanted = retained[v] || !residency_[id].ref.expired();
     const bool in_step = graph.values()[v].producer.valid();
-    if (in_step ? wanted && !residency_.isAvailable(id) : residency_[id].away) {
+    const bool comes_back = in_step ? wanted && !residency_.isAvailable(id) : residency_[id].away;
+    if (comes_back) {
       bringBack(id);
       std::erase(temporaries_, id);
     }
     if (retained[v] && !residency_[id].hold) residency_[id].hold = residency_[id].ref.lock();
+    if (comes_back) {  // what it was computed from goes before the next one comes
+      dropTemporaries();
+      free_unwanted();
+    }
   }
-  dropTemporaries();
 }
 
 }  // namespace poet

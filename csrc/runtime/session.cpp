@@ -233,6 +233,9 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
 }
 
 bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* args) {
+  // To bring values to where another plan has them may need more than the budget; the policy does
+  // not.
+  if (policy_.isOn()) return false;
   const auto fits = [&](const CompiledPlan& plan) { return executor_.wouldMatch(plan, op, args); };
   const int other =
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);

@@ -262,7 +262,9 @@ def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() ->
     budget += _resident()
     calls: list[Callable[[], tuple[Any, ...]]] = [lambda: (x,)] * 5
     calls += [lambda: (x, True)] * 2 + [lambda: (x[:3000],), lambda: (x[:2000], True), lambda: (x,)]
-    step = poet.wrap(own, ram_budget=budget, background=False, paging=False, cache_dir=None)
+    step = poet.wrap(
+        own, ram_budget=budget, background=False, paging=False, cache_dir=None, time_limit_s=10
+    )
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", poet.BudgetWarning)
