@@ -11,14 +11,14 @@ import pytest
 import torch
 import zoo
 from random_plans import STORE_DEVICE
+from resident import resident_bytes
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.profiler import ProfilerActivity, profile
 from zoo import Case, differences
 
 import poet
 from poet import _C
-from poet._live import existing_tensors, run_step
+from poet._live import run_step
 from poet._store import page_folder
 
 _KINDS = zoo.KINDS | compatibility_zoo.KINDS
@@ -136,23 +136,11 @@ def _same(a: poet.Graph, b: poet.Graph) -> None:
 # ---- measured from outside: what PyTorch's own profiler sees
 
 
-def _resident() -> int:
-    """Bytes of all storages that Python holds."""
-    found, gradients = existing_tensors()
-    sizes = {}
-    for t in [*found, *gradients]:
-        if isinstance(t, FakeTensor) or t.layout != torch.strided or t.is_nested:
-            continue
-        storage = t.untyped_storage()
-        sizes[storage._cdata] = storage.nbytes()
-    return sum(sizes.values())
-
-
 class _Peak:
     """The most that was resident within the block, by the profiler's allocation events."""
 
     def __enter__(self) -> _Peak:
-        self._before = _resident()
+        self._before = resident_bytes()
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profile.__enter__()
         return self
@@ -193,7 +181,7 @@ _HELD = {"accumulation", "attention_and_transformer", "bert"}
 )
 def test_the_first_call_stays_inside_its_budget_or_says_so(kind: str, share: float) -> None:
     probe = _build(kind)
-    before = _resident()
+    before = resident_bytes()
     free = _Online(probe, 0)
     free(*probe.batches(0))
     graph = free.graphs()[0]
@@ -201,7 +189,7 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(kind: str, share: flo
     budget = _slack(graph, share) - before
     del probe, free, graph
     case = _build(kind)
-    budget += _resident()
+    budget += resident_bytes()
     online = _Online(case, budget)
     batch = case.batches(0)
     with _Peak() as peak:
@@ -254,12 +242,12 @@ def _peaks(step: Callable[..., Any], calls: list[Callable[[], tuple[Any, ...]]])
 def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() -> None:
     (probe, _), x = _net()
     graph = poet.trace(probe, x)
-    before = _resident()
+    before = resident_bytes()
     budget = _slack(graph, 0.5) - before
     del probe, graph, x
     (plain, plain_net), _ = _net()
     (own, net), x = _net()
-    budget += _resident()
+    budget += resident_bytes()
     calls: list[Callable[[], tuple[Any, ...]]] = [lambda: (x,)] * 5
     calls += [lambda: (x, True)] * 2 + [lambda: (x[:3000],), lambda: (x[:2000], True), lambda: (x,)]
     step = poet.wrap(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from resident import resident_bytes
 from torch import nn
 from zoo import build, differences, plain
 
 import poet
 from poet import _C
-from poet._live import existing_tensors
 
 
 class _Model:
@@ -57,35 +57,11 @@ class _Model:
 def _midway(graph: poet.Graph) -> int:
     """A budget halfway between plain training's peak and the least that the planner finds.
 
-    Without the base: what else this process holds by then comes on top, see `_beside`.
+    Without the base: what else this process holds by then comes on top, see `resident_bytes`.
     """
     least = poet.solve(graph=graph, ram_budget=1, time_limit_s=5).least_ram_budget
     assert least is not None
     return (least + graph.plain_peak_bytes()) // 2 - graph.base_bytes
-
-
-def _beside(*own: nn.Module | torch.Tensor) -> int:
-    """Bytes of the tensors that this process holds beside a step's own."""
-    found, gradients = existing_tensors()
-    mine = [
-        t
-        for thing in own
-        for t in (thing.parameters() if isinstance(thing, nn.Module) else [thing])
-    ]
-    skip = {_address(t) for t in mine}
-    storages = {
-        _address(t): t.untyped_storage().nbytes() for t in [*found, *gradients] if _address(t)
-    }
-    return sum(size for address, size in storages.items() if address not in skip)
-
-
-def _address(t: torch.Tensor) -> int:
-    """Of the tensor's memory; 0 where it has none, as fake and functional tensors of
-    torch.compile's caches, which other tests leave behind."""
-    try:
-        return t.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +71,7 @@ def budget() -> int:
 
 
 def _wrapped(model: _Model, budget: int, **options: Any) -> poet.WrappedStep:
-    total = budget + _beside(model.net, model.x, model.y)
+    total = budget + resident_bytes([model.net, model.x, model.y])
     return poet.wrap(model.step, ram_budget=total, background=False, time_limit_s=20, **options)
 
 
@@ -147,7 +123,7 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
         graph = poet.trace(probe.step, *probe.batches(0))
     assert graph is not None
     case = build(kind)
-    budget = _midway(graph) + _beside(*case.modules, *case.batches(0))
+    budget = _midway(graph) + resident_bytes([*case.modules, *case.batches(0)])
     step = poet.wrap(case.step, ram_budget=budget, background=False, time_limit_s=10)
     under_plan = [step(*case.batches(i)) for i in range(calls)]
     assert [str(r) for r in under_plan] == [str(r) for r in results]
@@ -419,7 +395,7 @@ def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:
     inner = _wrapped(model, budget)
     outer = poet.wrap(
         lambda x, y: inner(x, y),
-        ram_budget=budget + _beside(model.net, model.x, model.y),
+        ram_budget=budget + resident_bytes([model.net, model.x, model.y]),
         background=False,
         time_limit_s=20,
     )
@@ -505,7 +481,7 @@ def test_running_statistics_are_put_back_after_a_budget_error(
         net(x).sum().backward()
 
     # Enough for what is there and the first layers.
-    budget = _beside() + (1 << 16)
+    budget = resident_bytes() + (1 << 16)
     step = poet.wrap(train, ram_budget=budget, paging=False, cache_dir=None)
     with pytest.raises(poet.BudgetError):
         step()
