@@ -202,7 +202,10 @@ AllocatorTap::BlockHold::~BlockHold() {
 }
 
 void AllocatorTap::enroll(c10::StorageImpl& storage) {
-  StepAllocator::get().adopt(storage._mutable_data_ptr_no_checks(), storage.nbytes(), true);
+  StepAllocator& tap = StepAllocator::get();
+  tap.adopt(storage._mutable_data_ptr_no_checks(), storage.nbytes(), true);
+  // resize_() asks the storage's own allocator.
+  if (storage.allocator() == tap.inner_) storage.set_allocator(&tap);
 }
 
 void AllocatorTap::forgetHidden() {

@@ -78,8 +78,8 @@ class POET_API AllocatorTap {
     void* block_ = nullptr;
   };
 
-  // From here on a block from before the tap counts, too. No effect on memory that is not the CPU
-  // allocator's.
+  // From here on a block from before the tap counts, too, and what resize_() puts in its place. No
+  // effect on memory that is not the CPU allocator's.
   static void enroll(c10::StorageImpl& storage);
   // Lets the high-water mark start at what really lives.
   static void forgetHidden();

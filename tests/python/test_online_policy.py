@@ -13,7 +13,7 @@ import zoo
 from random_plans import STORE_DEVICE
 from resident import resident_bytes
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 from zoo import Case, differences
 
 import poet
@@ -137,20 +137,32 @@ def _same(a: poet.Graph, b: poet.Graph) -> None:
 
 
 class _Peak:
-    """The most that was resident within the block, by the profiler's allocation events."""
+    """The most that was resident within the block from `begin()` on, by the profiler's events.
+
+    It knows the size of what is freed only where it saw it come: so the block begins before there
+    is a model.
+    """
+
+    _MARK = "from here on"
 
     def __enter__(self) -> _Peak:
-        self._before = resident_bytes()
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profile.__enter__()
         return self
 
+    def begin(self) -> None:
+        self._before = resident_bytes()
+        with record_function(self._MARK):
+            pass
+
     def __exit__(self, *error: Any) -> None:
         self._profile.__exit__(*error)
         profiler: Any = self._profile.profiler
-        events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
+        events = profiler.kineto_results.events()
+        (begin,) = [e.start_ns() for e in events if e.name() == self._MARK]
+        memory = [e for e in events if e.name() == "[memory]" and e.start_ns() > begin]
         resident = self.bytes = self._before
-        for event in sorted(events, key=lambda e: e.start_ns()):
+        for event in sorted(memory, key=lambda e: e.start_ns()):
             resident += event.nbytes()
             self.bytes = max(self.bytes, resident)
 
@@ -188,11 +200,12 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(kind: str, share: flo
     assert graph is not None
     budget = _slack(graph, share) - before
     del probe, free, graph
-    case = _build(kind)
-    budget += resident_bytes()
-    online = _Online(case, budget)
-    batch = case.batches(0)
     with _Peak() as peak:
+        case = _build(kind)
+        budget += resident_bytes()
+        online = _Online(case, budget)
+        batch = case.batches(0)
+        peak.begin()
         online(*batch)
     report = online.reports[0]
     if kind in _HELD:
@@ -234,6 +247,7 @@ def _peaks(step: Callable[..., Any], calls: list[Callable[[], tuple[Any, ...]]])
     for args in calls:
         ready = args()
         with _Peak() as peak:
+            peak.begin()
             step(*ready)
         peaks.append(peak.bytes)
     return peaks

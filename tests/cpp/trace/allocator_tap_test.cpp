@@ -54,6 +54,16 @@ TEST(AllocatorTapTest, ABlockThatOutlivesTheTapIsStillTakenOff) {
   EXPECT_EQ(AllocatorTap::liveBytes(), before);
 }
 
+TEST(AllocatorTapTest, AnEnrolledBlockCountsAndSoDoesWhatTakesItsPlace) {
+  const at::Tensor older = block(4000);
+  const AllocatorTap::Guard tap;
+  const int64_t before = AllocatorTap::liveBytes();
+  AllocatorTap::enroll(*older.storage().unsafeGetStorageImpl());
+  EXPECT_EQ(AllocatorTap::liveBytes(), before + 4000);
+  older.resize_({9000});
+  EXPECT_EQ(AllocatorTap::liveBytes(), before + 9000);
+}
+
 TEST(AllocatorTapTest, GuardsNest) {
   const int64_t before = AllocatorTap::liveBytes();
   std::optional<AllocatorTap::Guard> outer(std::in_place);
