@@ -61,7 +61,15 @@ def run_readme(readme: Path) -> int:
         return loss.detach()
 
     batch = torch.randn(2048, 256)
-    names = {"train_step": train_step, "batch": batch, "loader": [batch] * 6}
+    names = {
+        "train_step": train_step,
+        "batch": batch,
+        "loader": [batch] * 6,
+        "net": net,
+        "x": batch,
+        "y": torch.randint(0, 256, (2048,)),
+        "F": torch.nn.functional,
+    }
     pieces = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     for piece in pieces:
         piece = re.sub(r'page_dir="[^"]*"', f"page_dir={str(Path.cwd())!r}", piece)  # noqa: PLW2901

@@ -59,6 +59,8 @@ class Executor {
   // The actions at the end of the step; only when done() == numOps().
   void finish();
 
+  // Whether nothing would have to come back to go on with `plan`.
+  bool isReadyFor(const CompiledPlan& plan) const;
   // Goes on with a plan whose first done() ops are the same. Values are made to be where that plan
   // wants them. `values`: those from before the step that no op has shown yet.
   void switchTo(std::shared_ptr<const CompiledPlan> plan, const std::vector<Presumed>& values);
@@ -141,7 +143,8 @@ class Executor {
                        const std::vector<std::pair<ValueId, StorageHold>>& made) const;
   void replay(const Recipe& recipe);
   void install(ValueId v, c10::StorageImpl& fresh);
-  void expectedState(size_t k, std::vector<bool>& resident, std::vector<bool>& retained) const;
+  static void expectedState(const CompiledPlan& plan, size_t k, std::vector<bool>& resident,
+                            std::vector<bool>& retained);
   void renumberPresumed(const std::vector<Presumed>& values);
   void holdRoots(ValueId v);
   void releaseRoots(ValueId v);

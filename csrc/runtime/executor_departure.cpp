@@ -106,16 +106,16 @@ void Executor::handOverUnshown(AwayBetween& between) {
   }
 }
 
-// Where the plan has its values just before the actions of op k.
-void Executor::expectedState(size_t k, std::vector<bool>& resident,
-                             std::vector<bool>& retained) const {
-  const Graph& graph = plan_->graph();
-  const Recording& recording = plan_->recording();
+// Where a plan has its values just before the actions of op k.
+void Executor::expectedState(const CompiledPlan& plan, size_t k, std::vector<bool>& resident,
+                             std::vector<bool>& retained) {
+  const Graph& graph = plan.graph();
+  const Recording& recording = plan.recording();
   resident.assign(graph.values().size(), false);
   retained.assign(graph.values().size(), false);
   for (size_t v = 0; v < resident.size(); ++v) {
     resident[v] = !graph.values()[v].producer.valid() &&
-                  !plan_->isAwayBetweenSteps(ValueId(static_cast<int64_t>(v)));
+                  !plan.isAwayBetweenSteps(ValueId(static_cast<int64_t>(v)));
   }
   const auto come = [&](ValueId v, size_t at) {
     resident[static_cast<size_t>(v.index)] = true;
@@ -129,19 +129,36 @@ void Executor::expectedState(size_t k, std::vector<bool>& resident,
     if (action.kind == ActionKind::kPageIn) come(ValueId(action.arg), at);
     if (action.kind != ActionKind::kRecompute) return;
     for (ValueId v :
-         plan_->recipes().recipes()[static_cast<size_t>(plan_->recipeOfAction(action.arg))].outputs)
+         plan.recipes().recipes()[static_cast<size_t>(plan.recipeOfAction(action.arg))].outputs)
       come(v, at);
   };
   for (size_t op = 0; op < k; ++op) {
-    for (const Action& action : plan_->schedule().before[op]) apply(action, op);
+    for (const Action& action : plan.schedule().before[op]) apply(action, op);
     for (ValueId v : graph.madeBy(OpId(static_cast<int64_t>(op))))
       resident[static_cast<size_t>(v.index)] = true;
-    for (const Action& action : plan_->schedule().after[op]) apply(action, op);
+    for (const Action& action : plan.schedule().after[op]) apply(action, op);
     for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
       const auto v = static_cast<size_t>(recording.dead_after[static_cast<size_t>(i)].index);
       if (!retained[v]) resident[v] = false;
     }
   }
+}
+
+bool Executor::isReadyFor(const CompiledPlan& plan) const {
+  std::vector<bool> resident, retained;
+  expectedState(plan, k_, resident, retained);
+  const Graph& graph = plan.graph();
+  const size_t both = std::min(resident.size(), residency_.size());
+  for (size_t v = 0; v < both; ++v) {
+    const ValueId id(static_cast<int64_t>(v));
+    const OpId producer = graph.values()[v].producer;
+    if (!producer.valid()
+            ? residency_[id].away
+            : static_cast<size_t>(producer.index) < k_ && resident[v] &&
+                  !residency_.isAvailable(id) && (retained[v] || !residency_[id].ref.expired()))
+      return false;
+  }
+  return true;
 }
 
 // Values that no op has shown yet have other numbers in another plan: what was presumed of them is
@@ -188,7 +205,7 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
   records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.resize(std::max(root_holds_.size(), graph.values().size()));
   std::vector<bool> resident, retained;
-  expectedState(k_, resident, retained);
+  expectedState(*plan_, k_, resident, retained);
   const auto known = [&](size_t v) {
     const OpId producer = graph.values()[v].producer;
     return producer.valid() ? static_cast<size_t>(producer.index) < k_

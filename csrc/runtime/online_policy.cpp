@@ -31,6 +31,7 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   in_kernels_ = in_kernels;
   over_budget_ = over_budget;
   base_bytes_ = resident_bytes - AllocatorTap::liveBytes();
+  AllocatorTap::resetMostLive();
   over_bytes_ = replays_ = generator_bytes_ = 0;
   clock_ = seconds_ = 0;
   made_room_ = store_failed_ = false;

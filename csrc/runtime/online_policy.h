@@ -119,6 +119,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   // Those of them that the tap does not count. Stays as it is while the tap is in.
   int64_t baseBytes() const { return base_bytes_; }
   // Of the last step: what it went over its budget by, and at which op; 0: it did not.
+  // At the step's end: counts what was taken without being asked for.
+  void noteMost();
   int64_t overBytes() const { return over_bytes_; }
   const std::string& overText() const { return over_text_; }
   // The text of the BudgetError that this step has thrown; empty: none. undo() then puts buffers

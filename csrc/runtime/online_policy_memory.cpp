@@ -192,6 +192,15 @@ void OnlinePolicy::exceed(int64_t bytes) {
   over_text_ = detail::message(where, " needed ", size(needed), " of ", size(budget));
 }
 
+// What is taken between operators, or on other threads, comes unasked.
+void OnlinePolicy::noteMost() {
+  const int64_t most = base_bytes_ + AllocatorTap::mostLiveBytes();
+  if (most - options_.budget_bytes <= over_bytes_) return;
+  over_bytes_ = most - options_.budget_bytes;
+  over_text_ = detail::message("memory that was taken outside operators brought the step to ",
+                               formatBytes(most), " of ", formatBytes(options_.budget_bytes));
+}
+
 // Bytes without which no plan could run this op: what it works on, and without a store everything
 // that it has not made itself.
 int64_t OnlinePolicy::certainNeed(int64_t bytes) const {

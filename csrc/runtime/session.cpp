@@ -16,6 +16,10 @@ const c10::IValue* resultsOf(const c10::OperatorHandle& op, const torch::jit::St
   return stack.data() + (stack.size() - op.schema().returns().size());
 }
 
+void enrollIfAlive(const WeakStorage& one) {
+  if (const StorageHold storage = one.lock()) AllocatorTap::enroll(*storage);
+}
+
 // Fake tensors and shape inference run on meta tensors: nothing of it is part of a step.
 bool isMetaRun(c10::DispatchKeySet keys) {
   return keys.has_backend(c10::BackendComponent::MetaBit) &&
@@ -93,7 +97,11 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   startListening();
   tap_.emplace();
   recorder_ = std::make_unique<Recorder>(known);
-  if (policy_.isOn()) beginPolicy(known);
+  if (policy_.isOn()) {
+    beginPolicy(known);
+  } else {
+    for (const KnownStorage& one : known) enrollIfAlive(one.storage);
+  }
   mode_ = Mode::kTrace;
 }
 
@@ -233,14 +241,13 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
 }
 
 bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* args) {
-  // To bring values to where another plan has them may need more than the budget; the policy does
-  // not.
-  if (policy_.isOn()) return false;
   const auto fits = [&](const CompiledPlan& plan) { return executor_.wouldMatch(plan, op, args); };
   const int other =
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
   const Variant& variant = *variants_.find(other);
+  // What comes back for the other plan may need more than the budget; the policy does not.
+  if (policy_.isOn() && !executor_.isReadyFor(*variant.plan)) return false;
   executor_.switchTo(variant.plan, locate(variant, *variant.plan));
   current_ = other;
   std::string why;
@@ -260,8 +267,9 @@ void Session::depart(std::string why) {
     departOnline();
   } else {
     executor_.restoreAll();
-    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(),
-                                           executor_.boundStorages());
+    const std::vector<WeakStorage> bound = executor_.boundStorages();
+    for (const WeakStorage& one : bound) enrollIfAlive(one);
+    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound);
     executor_.end();
   }
   mode_ = Mode::kDeparted;

@@ -123,6 +123,7 @@ void Session::endPolicy(bool failed, StepReport& report) {
     report.budget_error = policy_.budgetError();
     policy_.undo();
   }
+  policy_.noteMost();
   report.over_bytes = policy_.overBytes();
   report.over_text = policy_.overText();
 }

@@ -64,6 +64,7 @@ class StepAllocator final : public c10::Allocator {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!blocks_.emplace(data.get(), Block{static_cast<int64_t>(bytes)}).second) return;
     live_ += static_cast<int64_t>(bytes);
+    most_live_ = std::max(most_live_, live_);
     if (!shown) return;
     shown_ += static_cast<int64_t>(bytes);
     high_ = std::max(high_, shown_);
@@ -134,6 +135,7 @@ class StepAllocator final : public c10::Allocator {
   };
   std::unordered_map<void*, Block> blocks_;
   int64_t live_ = 0;
+  int64_t most_live_ = 0;
   int64_t shown_ = 0;              // live, as if nothing hidden had happened
   int64_t high_ = 0;               // of shown_
   std::atomic<int> counting_ = 0;  // users
@@ -217,6 +219,17 @@ void AllocatorTap::forgetHidden() {
 int64_t AllocatorTap::liveBytes() {
   const std::lock_guard<std::mutex> lock(StepAllocator::get().mutex_);
   return StepAllocator::get().live_;
+}
+
+void AllocatorTap::resetMostLive() {
+  StepAllocator& tap = StepAllocator::get();
+  const std::lock_guard<std::mutex> lock(tap.mutex_);
+  tap.most_live_ = tap.live_;
+}
+
+int64_t AllocatorTap::mostLiveBytes() {
+  const std::lock_guard<std::mutex> lock(StepAllocator::get().mutex_);
+  return StepAllocator::get().most_live_;
 }
 
 int64_t AllocatorTap::shownBytes() {

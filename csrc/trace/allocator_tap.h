@@ -85,6 +85,8 @@ class POET_API AllocatorTap {
   static void forgetHidden();
 
   static int64_t liveBytes();  // of the blocks that were allocated under the tap, or enrolled
+  static void resetMostLive();
+  static int64_t mostLiveBytes();  // since then; whatever is hidden counts
   // Live bytes, as if nothing hidden had happened.
   static int64_t shownBytes();
   // Starts a new high-water mark at the shown bytes; returns them.

@@ -78,8 +78,12 @@ def open_cache(cache_dir: object) -> Cache | None:
             "cache_dir: expected a folder, True for the user's cache folder, or None for no "
             f"cache; got {cache_dir!r}."
         )
-    folder = Path(os.fsdecode(cache_dir)).expanduser()
-    if folder.exists() and not folder.is_dir():
+    try:
+        folder = Path(os.fsdecode(cache_dir)).expanduser()
+        is_other = folder.exists() and not folder.is_dir()
+    except (RuntimeError, ValueError, OSError) as error:  # no such home, a zero byte, too long
+        raise ArgumentError(f"cache_dir: expected a folder, got {cache_dir!r}: {error}") from error
+    if is_other:
         raise ArgumentError(
             f"cache_dir: expected a folder; {folder} is a file. Name a folder, which may be new."
         )

@@ -85,7 +85,6 @@ class StepPlanner:
         self._device = self._plain_device()
         self._page_folder = options.page_folder
         self._speed: StoreSpeed | None = None
-        self._measured_device = self._device  # with the store as it was measured alone
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._strictness = strictness
@@ -122,7 +121,7 @@ class StepPlanner:
         self._session.set_budget(
             budget,
             self._options.recompute,
-            False,  # online paging is exact, but went above small budgets without a word
+            self._page_folder is not None,
             self._device,
             self._strictness,
         )
@@ -151,7 +150,7 @@ class StepPlanner:
             self._stop_paging(str(error))
             return
         self._speed = speed
-        self._device = self._measured_device = speed.on(self._device)
+        self._device = speed.on(self._device)
 
     @property
     def plans_made_again(self) -> int:
@@ -268,9 +267,6 @@ class StepPlanner:
             return
         if self._cached is not None:
             self._cached.keep(graph, request, found)
-            if variant in self._again:  # the next run asks with what was measured alone
-                measured = dataclasses.replace(request, device=self._measured_device)
-                self._cached.keep(graph, measured, found)
         if self._put_in_force(variant, schedule):
             self._tell("plan in force", schedule, graph, budget)
         else:  # paging has just been given up
@@ -345,8 +341,11 @@ class StepPlanner:
         advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
         if schedule.least_energy_joules is not None:
             advice = "Give it a larger battery, or train for fewer steps"
-        elif self._page_folder is None:
+        elif schedule.status == Status.TIME_LIMIT:
+            advice += f", or the planner more time (time_limit_s={self._options.time_limit_s:g})"
+        if schedule.least_energy_joules is None and self._page_folder is None:
             advice += ", or let it page (paging=True)"
+        why = schedule.message or "the planner's time was over before it had found one"
         cap = (
             "the online policy keeps it inside the budget where it can"
             if self._policed_bytes
@@ -354,7 +353,7 @@ class StepPlanner:
         )
         warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {schedule.message}. {advice}. Training goes on without a plan: "
+            f"{schedule.status}: {why}. {advice}. Training goes on without a plan: "
             f"{cap}.",
             BudgetWarning,
         )

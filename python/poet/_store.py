@@ -74,7 +74,10 @@ def page_folder(page_dir: object) -> str:
             "page_dir: expected a folder on a disk, or None for the system's folder for temporary "
             f"files; got {page_dir!r}."
         )
-    folder = Path(os.fsdecode(name)).expanduser()
+    try:
+        folder = Path(os.fsdecode(name)).expanduser()
+    except RuntimeError as error:
+        raise ArgumentError(f"page_dir: expected a folder, got {page_dir!r}: {error}") from error
     return os.path.realpath(_C.page_folder(folder))
 
 

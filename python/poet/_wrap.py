@@ -399,12 +399,13 @@ def wrap(
     moved to secondary storage and back, so that no more than `ram_budget` bytes are resident at
     once. A variant of the step that comes again (gradient accumulation) gets a plan of its own.
 
-    What follows no plan is kept inside the budget by an online policy, the one of dynamic tensor
-    rematerialization: the first calls, those before a plan is ready or where there is none, other
-    shapes, other branches, and the rest of a call that does something else than was recorded. It
+    What follows no plan runs without a cap on memory: the first calls, those before a plan is ready
+    or where there is none, other shapes, other branches, and the rest of a call that does something
+    else than was recorded. With POET_ONLINE=1 in the environment (on trial, docs/online.md) an
+    online policy keeps them inside the budget too, the one of dynamic tensor rematerialization. It
     cannot look ahead, so it costs more time than a plan, and at tight budgets it may have to go
-    above them (`stats.steps_over_budget`). A budget such as "60%" begins to hold with the second
-    call: the first one, which runs without a cap, tells the peak.
+    above them (`stats.steps_over_budget`). A budget such as "60%" then begins to hold with the
+    second call: the first one, which runs without a cap, tells the peak.
 
     Plans, the times they were made for and the speed of the storage are kept in `cache_dir`. A
     later run of the same script starts planned: its first call that looks as one did before is

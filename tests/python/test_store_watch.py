@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +73,7 @@ def test_it_asks_for_a_few_plans_only() -> None:
 
 
 def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     try:
         folder = _store.page_folder(None)
@@ -100,18 +102,26 @@ def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
     train_step, net = training()
     graph = poet.trace(training()[0])
     own = graph.plain_peak_bytes() - graph.base_bytes  # other tests' tensors are in the base
-    with poet.wrap(
-        train_step,
-        ram_budget=graph.plain_peak_bytes() - own // 3,
-        recompute=False,
-        page_dir=folder,
-        background=False,
-        cache_dir=None,
-        time_limit_s=10,
-    ) as step:
+    words: dict[str, Any] = {
+        "ram_budget": graph.plain_peak_bytes() - own // 3,
+        "recompute": False,
+        "page_dir": folder,
+        "background": False,
+        "cache_dir": tmp_path,
+        "time_limit_s": 10,
+    }
+    with poet.wrap(train_step, **words) as step:
         assert [float(step()) for _ in range(12)] == losses
         assert step.stats.planned_page_outs > 0
         assert step.stats.plans_made_again >= 1
         assert step.stats.departures == 0, step.stats.last_departure
     for ours, theirs in zip(net.parameters(), expected.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+    del train_step, net, step, ours, theirs  # the next run has as much beside it
+    # Another run asks with what was measured alone, and finds the plan that was made for that.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", poet.CacheWarning)
+        with poet.wrap(training()[0], **words) as step:
+            step()
+            step()
+            assert step.stats.plans_from_cache == 1
