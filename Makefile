@@ -173,10 +173,10 @@ format: build  ## rewrite the sources as ruff and clang-format want them
 bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broken one
 	$(SAY) "bounds"
 	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
-	@$(BIN)/python benchmarks/report.py
+	@$(BIN)/python benchmarks/report.py && $(BIN)/python benchmarks/draw.py
 
 report: build  ## write README's figures from benchmarks/bounds.toml
-	@$(BIN)/python benchmarks/report.py
+	@$(BIN)/python benchmarks/report.py && $(BIN)/python benchmarks/draw.py
 
 compatibility: build  ## write docs/compatibility.md from its tests, the nightly ones too
 	$(SAY) "compatibility"
