@@ -7,6 +7,10 @@ host has a stated store (STORE), so that two machines solve the same problem. `s
 outside, with the process and the simulator's replay in it and the tracing left out.
 gap = (value - bound) / value; gap_extra = (value - bound) / (value - plain).
 
+pessimism = believed / simulated - 1: what the program's own arithmetic has of the step's seconds
+more than the simulator, which decides. 0 without overlap; with overlap never below 0 (a plan whose
+simulation takes longer than believed is refused).
+
 `bound` is the greatest that is known, `bound_all` the greatest over every schedule.
 On a machine that does other work too, `--deterministic` limits work instead of seconds, and
 `processor_seconds` says what the solver and its children took of a processor.
@@ -155,6 +159,9 @@ def measure(
             "gap_percent": 100 * (value - bound) / value,
             "gap_extra_percent": 100 * (value - bound) / max(value - plain, 1e-12),
             "peak_bytes": schedule.peak_bytes,
+            "simulated_seconds": schedule.makespan_seconds,
+            "believed_seconds": schedule.believed_seconds,
+            "pessimism_percent": 100 * (schedule.believed_seconds / schedule.makespan_seconds - 1),
         }
     return record
 
@@ -170,7 +177,8 @@ def line(record: dict[str, Any]) -> str:
         f"gap {record['gap_percent']:6.2f} gap_extra {record['gap_extra_percent']:6.1f} % "
         f"{record['bound_scope']:10} (all {over_all:+.2f}) "
         f"{record['seconds']:6.1f} s "
-        f"({record['processor_seconds']:.1f} of a processor)"
+        f"({record['processor_seconds']:.1f} of a processor) "
+        f"believed {record['pessimism_percent']:+.3f} %"
     )
 
 
@@ -186,6 +194,8 @@ def values(records: list[dict[str, Any]]) -> dict[str, float]:
         if record["status"] != poet.Status.INFEASIBLE:
             for gap in ("gap", "gap_extra"):
                 figures[f"{name}_{record['mode']}_{gap}"] = record.get(f"{gap}_percent", math.inf)
+        if "pessimism_percent" in record:
+            figures["planner_optimism"] = -record["pessimism_percent"]
         for key, figure in figures.items():
             worst[key] = max(worst.get(key, -math.inf), figure)
     return worst

@@ -16,6 +16,9 @@ namespace {
 constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
 constexpr double kProofGap = 1e-6;
 constexpr double kRelaxationShare = 0.6;
+// Of the time limit, for the program that every schedule is a point of: the exact ones have the
+// rest.
+constexpr double kRelaxedShare = 0.5;
 constexpr int kMostFreeColumns = 8000;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
@@ -32,10 +35,10 @@ bool statesDecide(const Problem& problem, const ExactOptions& options) {
   return !options.replay_seconds_limit || problem.costOfTransfer(1) == 1;
 }
 
-SearchResult solveOnce(const Program& program, const Deadline& deadline,
-                       const ExactOptions& options, const ReplayPlan* start) {
-  Relaxation root =
-      relax(program, {.time_limit_seconds = deadline.left() / 2, .solver = options.solver});
+SearchResult solveOnce(const Program& program, double seconds, const ExactOptions& options,
+                       const ReplayPlan* start) {
+  const Deadline deadline(seconds);
+  Relaxation root = relax(program, {.time_limit_seconds = seconds / 2, .solver = options.solver});
   if (root.status == SolverStatus::kInfeasible) {
     SearchResult infeasible;
     infeasible.status = SolverStatus::kInfeasible;
@@ -96,7 +99,8 @@ class LeastCost {
                            .replay_seconds_limit = options_.replay_seconds_limit,
                            .relaxed = relaxed});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_, start);
+    const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
+    return solveOnce(program, seconds, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {
@@ -168,7 +172,8 @@ class LeastPeak {
                            .replay_weight = 0,
                            .excess_weight = 1});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    return solveOnce(program, deadline_, options_, start);
+    const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
+    return solveOnce(program, seconds, options_, start);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {

@@ -136,6 +136,12 @@ double Incumbent::gap() const {
   return value > 0 ? std::max(0.0, (value - *bound) / value) : 0.0;
 }
 
+bool Incumbent::isOptimal() const {
+  if (!best_ || !all_bound_) return false;
+  const double value = best_->objectiveValue();
+  return value - *all_bound_ <= kOptimalGap * value;
+}
+
 Schedule Incumbent::finished() {
   describe(*best_);
   return *best_;
@@ -150,7 +156,7 @@ void Incumbent::describe(Schedule& schedule) const {
   schedule.status = Status::kFeasible;
   if (all_bound_) schedule.bound_all = std::min(*all_bound_, value);
   const bool candidates = candidates_bound_ && (!all_bound_ || *candidates_bound_ > *all_bound_);
-  if (all_bound_ && gapTo(*all_bound_) <= kOptimalGap) {
+  if (all_bound_ && value - *all_bound_ <= kOptimalGap * value) {
     schedule.status = Status::kOptimal;
     schedule.bound = std::min(*all_bound_, value);
     schedule.gap = 0.0;

@@ -46,7 +46,8 @@ class Incumbent {
 
   // (value - bound) / value with the bounds known by now; 1 without a plan or a bound.
   double gap() const;
-  bool isOptimal() const { return best_ && best_->status == Status::kOptimal; }
+  // Whether the best plan attains a bound over every schedule.
+  bool isOptimal() const;
 
   // A lower bound, in seconds of a busy device (bytes for the least peak); "all" beats "candidates"
   // where both are known.

@@ -32,6 +32,8 @@ constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
 constexpr double kShareAtMoments = 0.25;
 // Of the time limit, for a first bound at moments.
 constexpr double kShareOfFirstBound = 0.05;
+// Likewise; then a small graph that has no proof yet is searched like a large one.
+constexpr double kShareOfProof = 0.4;
 // Of the time limit: what must be left for another search.
 constexpr double kLeastShareToSearch = 0.1;
 
@@ -131,30 +133,37 @@ class SolveRun {
   // ---------------------------------------------------------------------------------------
   Schedule solveSmall() {
     if (options_.minimize == Objective::kMemory) {
-      const ExactPeak peak = leastPeak(problem_, exactOptions());
+      const ExactPeak peak = leastPeak(problem_, exactOptions(kShareOfProof));
       if (peak.plan) best_.offer(problem_, *peak.plan);
-      if (!best_.any()) return withoutPlan(peak);
-      return best_.finished(static_cast<double>(peak.bound_bytes), "all");
+      best_.setBound(static_cast<double>(peak.bound_bytes), "all");
+      if (!peak.proven && !peak.infeasible) return solveLarge();
+      return best_.any() ? best_.finished() : withoutPlan(peak);
     }
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
-      const ExactPlan found = leastCost(problem_, options_.ram_budget_bytes, exactOptions());
+      const ExactPlan found =
+          leastCost(problem_, options_.ram_budget_bytes, exactOptions(kShareOfProof));
       if (found.plan) best_.offer(problem_, *found.plan);
-      if (!blocking_ && !best_.isOptimal()) {
-        if (!options_.runtime_budget_seconds) {
-          best_.setBoundValue(
-              boundWithOverlap(problem_, profile_, options_.minimize, found.bound_cost), "all");
-        }
-        searchLeastCost({}, deadline_.left());
+      if (!found.infeasible) {
+        takeProof(found);
+        return best_.isOptimal() ? best_.finished() : solveLarge();
       }
-      if (best_.any())
-        return best_.finished(plain_.makespan_seconds + (blocking_ ? found.bound_cost : 0), "all");
-      if (!found.infeasible) return withoutPlan(ExactPeak{});
+      // A start that the program does not model.
+      if (best_.any()) return best_.finished(plain_.makespan_seconds, "all");
     }
-    return withoutPlan(leastPeak(problem_, exactOptions()));
+    return withoutPlan(leastPeak(problem_, exactOptions(1)));
   }
 
-  ExactOptions exactOptions() const {
-    return {.time_limit_seconds = deadline_.left(),
+  void takeProof(const ExactPlan& found) {
+    if (blocking_) {
+      best_.setBound(plain_.makespan_seconds + found.bound_cost, "all");
+    } else if (!options_.runtime_budget_seconds) {
+      best_.setBoundValue(boundWithOverlap(problem_, profile_, options_.minimize, found.bound_cost),
+                          "all");
+    }
+  }
+
+  ExactOptions exactOptions(double share) const {
+    return {.time_limit_seconds = share * deadline_.left(),
             .replay_seconds_limit = replayLimit(),
             .threads = options_.threads,
             .solver = options_.solver};
@@ -218,10 +227,9 @@ class SolveRun {
   // Before there is a plan: a bound over every schedule whatever comes, mostly within a tenth of a
   // second.
   void boundAtFewMoments() {
-    ExactOptions limits = exactOptions();
-    limits.time_limit_seconds *= kShareOfFirstBound;
     takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
-                             options_.ram_budget_bytes, kInfinity, limits));
+                             options_.ram_budget_bytes, kInfinity,
+                             exactOptions(kShareOfFirstBound)));
   }
 
   Problem problemToBound(int64_t small_bytes) const {
@@ -247,14 +255,13 @@ class SolveRun {
     const auto bestCost = [&] {
       return best_.best().objectiveValue() / scale() - plain_.makespan_seconds;
     };
-    ExactOptions limits = exactOptions();
-    if (provable_) limits.time_limit_seconds *= kShareAtMoments;
     takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
-                             options_.ram_budget_bytes, bestCost(), limits));
+                             options_.ram_budget_bytes, bestCost(),
+                             exactOptions(provable_ ? kShareAtMoments : 1)));
     if (!provable_ || best_.gap() <= kOptimalGap || deadline_.over()) return;
     const Problem priced = problemToBound(problem_options_.small_bytes);
     const BoundOverAll found =
-        boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions());
+        boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions(1));
     if (found.plan) best_.offer(priced, *found.plan);
     takeBound(found);
   }

@@ -337,15 +337,20 @@ class StepPlanner:
         if self._warned:
             return
         self._warned = True
-        least = schedule.least_ram_budget
-        advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
         if schedule.least_energy_joules is not None:
             advice = "Give it a larger battery, or train for fewer steps"
-        elif schedule.status == Status.TIME_LIMIT:
-            advice += f", or the planner more time (time_limit_s={self._options.time_limit_s:g})"
-        if schedule.least_energy_joules is None and self._page_folder is None:
-            advice += ", or let it page (paging=True)"
-        why = schedule.message or "the planner's time was over before it had found one"
+        else:
+            least = schedule.least_ram_budget
+            advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
+            if schedule.status == Status.TIME_LIMIT:
+                seconds = self._options.time_limit_s
+                advice += f", or the planner more time (time_limit_s={seconds:g})"
+            if self._page_folder is None:
+                advice += ", or let it page (paging=True)"
+        why = schedule.message
+        if schedule.status == Status.TIME_LIMIT:
+            over = "the planner's time was over before it had found one"
+            why = f"{over} ({why})" if why else over
         cap = (
             "the online policy keeps it inside the budget where it can"
             if self._policed_bytes
@@ -353,8 +358,7 @@ class StepPlanner:
         )
         warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {why}. {advice}. Training goes on without a plan: "
-            f"{cap}.",
+            f"{schedule.status}: {why}. {advice}. Training goes on without a plan: {cap}.",
             BudgetWarning,
         )
 
