@@ -5,7 +5,7 @@
 One thread.
 comparison: forward and backward, plain, checkpointed at every block, and with poet at the peak that
 checkpointing itself was measured to have. Peaks by the outside meter (meter.py), each form in a
-process of its own; times in 15 alternating rounds in one process (rounds.py).
+process of its own; times in 15 alternating rounds, a process for each form (rounds.py).
 steps: whole optimizer steps with poet at some slacks against plain ones, timed likewise.
 
 Prints the values of the bounds last. Data: data/comparison_*.json, data/steps_*.json.

@@ -1,58 +1,69 @@
-"""Times the forms of one step against each other, in alternating rounds in one process.
+"""Times the forms of one step against each other, in alternating rounds, a process for each form.
 
     python benchmarks/rounds.py --forms plain checkpoint poet --budget 173276792 --no-optimizer
 
 Machines drift, so every round runs each form once, in an order that rotates, and what counts is
-the median over the rounds of a form's time divided by plain's in the same round. The last line
-printed is a JSON object.
+the median over the rounds of a form's time divided by plain's in the same round. One process runs
+at a time; the others wait for their turn. The last line printed is a JSON object.
 
-The forms stand side by side in one process, each a model of its own with the same seed. poet's
-budget counts everything that is resident in the process, and there the other forms' parameters,
-gradients and optimizer states are resident too. So what they hold is added to the budget: --budget
-is what the poet form would get in a process of its own.
+A process each, because what a form leaves of the heap is no business of another's: poet sets
+malloc's thresholds, and plain training beside it would run with them, too, and fault its pages in
+at every step as it does not in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from meter import add_step_options, poet_record
-from steps import Training, batches, resident_bytes
+from steps import Training, batches
 
 # Calls before the first round: poet's traced calls and then its first planned ones, whose pages the
 # heap does not hold yet. The other forms get as many.
 _WARM_CALLS = 6
+_STEP, _END = "step", "end"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall and processor seconds of each round."""
+    """Of each round: wall and processor seconds, and pages that the kernel had to give."""
 
-    wall: list[float]
-    processor: list[float]
+    seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
+    page_faults: list[int] = field(default_factory=list)
 
 
-def time_rounds(
-    steps: dict[str, Callable[..., Any]], batch: tuple[Any, ...], rounds: int
-) -> dict[str, Timing]:
-    """Runs every step once a round; the order rotates from round to round."""
-    names = list(steps)
-    timings = {name: Timing([], []) for name in names}
+def timed(step: Callable[[], Any]) -> dict[str, float]:
+    """One step's share of a Timing."""
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    wall, processor = time.perf_counter(), time.process_time()
+    step()
+    processor, wall = time.process_time() - processor, time.perf_counter() - wall
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    return {"seconds": wall, "processor_seconds": processor, "page_faults": faults}
+
+
+def take_turns(forms: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, Timing]:
+    """Asks every form for a timed step once a round; the order rotates from round to round."""
+    names = list(forms)
+    timings = {name: Timing() for name in names}
     for number in range(rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            wall, processor = time.perf_counter(), time.process_time()
-            steps[name](*batch)
-            timings[name].processor.append(time.process_time() - processor)
-            timings[name].wall.append(time.perf_counter() - wall)
+            for key, figure in forms[name]().items():
+                getattr(timings[name], key).append(figure)
     return timings
 
 
@@ -61,78 +72,133 @@ def extra_percent(own: list[float], plain: list[float]) -> float:
     return 100 * (statistics.median(a / b for a, b in zip(own, plain, strict=True)) - 1)
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """One comparison, as a record for JSON."""
+# ---- a form's own process --------------------------------------------------------------------
+
+
+def serve(form: str, options: argparse.Namespace) -> None:
+    """Warms the form up, then runs a timed step whenever a line asks for one."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints
     torch.set_num_threads(options.threads)
     batch = next(batches(options.architecture))
-    trainings = {
-        form: Training(
-            options.architecture,
-            checkpointed=form == "checkpoint",
-            optimizer=None if options.no_optimizer else options.optimizer,
+    training = Training(
+        options.architecture,
+        checkpointed=form == "checkpoint",
+        optimizer=None if options.no_optimizer else options.optimizer,
+    )
+    paging: dict[str, Any] = {"paging": options.paging == "on", "page_dir": options.page_dir}
+    wrapped = None
+    if form == "poet":
+        wrapped = training.wrapped(
+            options.budget, options.time_limit, minimize=options.minimize, **paging
         )
-        for form in options.forms
-    }
-    others = {form: t for form, t in trainings.items() if form != "poet"}
-    for training in others.values():  # first: gradients and optimizer states are there to stay
-        for _ in range(_WARM_CALLS):
-            training.step(*batch)
-    steps: dict[str, Callable[..., Any]] = {form: t.step for form, t in others.items()}
-    record: dict[str, Any] = {"forms": options.forms, "threads": options.threads}
-    if "poet" in trainings:
-        beside = sum(resident_bytes(training.state()) for training in others.values())
-        wrapped = trainings["poet"].wrapped(
-            options.budget + beside,
-            options.time_limit,
-            paging=options.paging == "on",
-            page_dir=options.page_dir,
-            minimize=options.minimize,
-        )
-        for _ in range(_WARM_CALLS):
-            wrapped(*batch)
-        steps["poet"] = wrapped
-        record["bytes_beside"] = beside
-    before = wrapped.stats.followed_steps if "poet" in trainings else 0
-    timings = time_rounds(steps, batch, options.rounds)
-    if "poet" in trainings:
-        record["poet"] = poet_record(
-            wrapped,
-            options.budget + beside,
-            paging=options.paging == "on",
-            page_dir=options.page_dir,
-        )
+    step: Callable[..., Any] = wrapped or training.step
+    for _ in range(_WARM_CALLS):
+        step(*batch)
+    before = wrapped.stats.followed_steps if wrapped else 0
+    print(json.dumps("ready"), file=answers, flush=True)
+    for line in sys.stdin:
+        if line.strip() == _END:
+            break
+        print(json.dumps(timed(lambda: step(*batch))), file=answers, flush=True)
+    record: dict[str, Any] = {}
+    if wrapped:
+        record["poet"] = poet_record(wrapped, options.budget, **paging)
         record["followed_rounds"] = wrapped.stats.followed_steps - before
-    record["rounds"] = options.rounds
-    record["seconds"] = {form: timing.wall for form, timing in timings.items()}
-    record["processor_seconds"] = {form: timing.processor for form, timing in timings.items()}
-    record["extra_percent"] = {
-        form: extra_percent(timing.wall, timings["plain"].wall) for form, timing in timings.items()
+    print(json.dumps(record), file=answers, flush=True)
+
+
+class FormProcess:
+    """A form in a process of its own."""
+
+    def __init__(self, form: str, words: list[str]) -> None:
+        self._form = form
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *words, "--serve", form],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def step(self) -> dict[str, float]:
+        """Runs one step there, and says what it took."""
+        return dict(self._ask(_STEP))
+
+    def end(self) -> dict[str, Any]:
+        """What the process says in the end."""
+        record = dict(self._ask(_END))
+        self._process.wait()
+        return record
+
+    def kill(self) -> None:
+        """Whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _ask(self, word: str) -> Any:
+        assert self._process.stdin is not None
+        print(word, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(
+                f"the process of form {self._form!r} ended with {self._process.wait()}"
+            )
+        return json.loads(line)
+
+
+def run(options: argparse.Namespace, words: list[str]) -> dict[str, Any]:
+    """One comparison, as a record for JSON."""
+    record: dict[str, Any] = {
+        "forms": options.forms,
+        "threads": options.threads,
+        "rounds": options.rounds,
     }
-    record["extra_processor_percent"] = {
-        form: extra_percent(timing.processor, timings["plain"].processor)
-        for form, timing in timings.items()
-    }
+    processes: dict[str, FormProcess] = {}
+    try:
+        for form in options.forms:  # one after the other: planning takes both processors
+            processes[form] = FormProcess(form, words)
+        timings = take_turns({form: p.step for form, p in processes.items()}, options.rounds)
+        for process in processes.values():
+            record |= process.end()
+    finally:
+        for process in processes.values():
+            process.kill()
+    for key in asdict(Timing()):
+        record[key] = {form: getattr(timing, key) for form, timing in timings.items()}
+    for key, figures in (
+        ("extra_percent", record["seconds"]),
+        ("extra_processor_percent", record["processor_seconds"]),
+    ):
+        record[key] = {form: extra_percent(own, figures["plain"]) for form, own in figures.items()}
     return record
 
 
 def main() -> None:
     """Entry point."""
+    forms = ["plain", "checkpoint", "poet"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--forms", nargs="+", choices=["plain", "checkpoint", "poet"], default=["plain", "poet"]
-    )
+    parser.add_argument("--forms", nargs="+", choices=forms, default=["plain", "poet"])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--budget", type=int, help="bytes, in a process of its own; for poet")
+    parser.add_argument("--budget", type=int, help="bytes; for poet")
+    parser.add_argument("--serve", choices=forms, help=argparse.SUPPRESS)  # a form's own process
     add_step_options(parser)
     options = parser.parse_args()
     if "plain" not in options.forms:
         parser.error("--forms needs plain: the others are compared with it")
     if "poet" in options.forms and options.budget is None:
         parser.error("--forms poet needs --budget")
-    print(json.dumps(run(options)))
+    if options.serve:
+        serve(options.serve, options)
+    else:
+        print(json.dumps(run(options, sys.argv[1:])))
 
 
 if __name__ == "__main__":

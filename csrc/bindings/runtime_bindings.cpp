@@ -257,6 +257,7 @@ void bindRuntime(py::module_& m) {
     result["resident_bytes"] = counters.resident_bytes;
     result["most_in_use"] = counters.most_in_use;
     result["most_resident"] = counters.most_resident;
+    result["moved_bytes"] = counters.moved_bytes;
     result["returned_bytes"] = counters.returned_bytes;
     result["fresh_bytes"] = counters.fresh_bytes;
     return result;

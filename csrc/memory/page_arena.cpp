@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
+#include <cerrno>
 #include <utility>
 
 namespace poet {
@@ -12,15 +12,23 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLeastReserve = size_t{1} << 28;
-constexpr uint32_t kWordBits = 64;
 // Blocks that all begin at a page's first byte would compete for the same cache sets.
 constexpr size_t kColourBytes = 320;
 constexpr uint32_t kColours = 8;
+// A shorter run costs as much to move as to give back and take anew.
+constexpr Page kLeastMoved = 8;
+// A process may have 65,530 mappings; some are for others.
+constexpr int64_t kMostSeams = 8192;
 
 // Address space without memory, and without the right to it.
 void* reserve(void* at, size_t bytes) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0);
-  return ::mmap(at, bytes, PROT_NONE, flags, -1, 0);
+  void* const space = ::mmap(at, bytes, PROT_NONE, flags, -1, 0);
+#ifdef MADV_NOHUGEPAGE
+  // A huge page is resident as a whole.
+  if (space != MAP_FAILED) ::madvise(space, bytes, MADV_NOHUGEPAGE);
+#endif
+  return space;
 }
 
 }  // namespace
@@ -30,9 +38,6 @@ PageArena::PageArena(size_t bytes) {
   for (; bytes >= kLeastReserve; bytes /= 2) {
     void* const space = reserve(nullptr, bytes);
     if (space == MAP_FAILED) continue;
-#ifdef MADV_NOHUGEPAGE
-    ::madvise(space, bytes, MADV_NOHUGEPAGE);  // a huge page is resident as a whole
-#endif
     base_ = reinterpret_cast<uintptr_t>(space);
     reserved_ = bytes;
     free_.push_back({0, static_cast<Page>(std::min<size_t>(bytes / kPageBytes, UINT32_MAX)), 0});
@@ -49,66 +54,20 @@ void* PageArena::addressOf(Page page) const {
 }
 
 // ------------------------------------------------------------------------------------------------
-// which pages are resident
-
-PageArena::Page PageArena::countResident(Page begin, Page end) const {
-  Page count = 0;
-  const Page known = static_cast<Page>(resident_.size() * kWordBits);
-  end = std::min(end, known);
-  while (begin < end) {
-    const Page in_word = begin % kWordBits;
-    const Page bits = std::min(kWordBits - in_word, end - begin);
-    const uint64_t mask = bits == kWordBits ? ~uint64_t{0} : ((uint64_t{1} << bits) - 1) << in_word;
-    count += static_cast<Page>(std::popcount(resident_[begin / kWordBits] & mask));
-    begin += bits;
-  }
-  return count;
-}
-
-void PageArena::mark(Page begin, Page end, bool resident) {
-  if (resident_.size() * kWordBits < end) resident_.resize(end / kWordBits + 1, 0);
-  while (begin < end) {
-    const Page in_word = begin % kWordBits;
-    const Page bits = std::min(kWordBits - in_word, end - begin);
-    const uint64_t mask = bits == kWordBits ? ~uint64_t{0} : ((uint64_t{1} << bits) - 1) << in_word;
-    uint64_t& word = resident_[begin / kWordBits];
-    word = resident ? word | mask : word & ~mask;
-    begin += bits;
-  }
-}
-
-// Maximal runs of pages that are (not) resident; visit(begin, end) may end the walk with false.
-template <class Visit>
-void PageArena::forEachRun(Page begin, Page end, bool resident, Visit&& visit) const {
-  const auto is = [&](Page p) {
-    const size_t word = p / kWordBits;
-    const bool bit = word < resident_.size() && ((resident_[word] >> (p % kWordBits)) & 1) != 0;
-    return bit == resident;
-  };
-  for (Page p = begin; p < end;) {
-    if (!is(p)) {
-      ++p;
-      continue;
-    }
-    Page stop = p + 1;
-    while (stop < end && is(stop)) ++stop;
-    if (!visit(p, stop)) return;
-    p = stop;
-  }
-}
+// pages
 
 bool PageArena::makeResident(Page begin, Page end) {
   bool done = true;
   Page fresh = 0;
-  forEachRun(begin, end, false, [&](Page from, Page to) {
-    const size_t bytes = size_t{to - from} * kPageBytes;
-    done = ::mprotect(addressOf(from), bytes, PROT_READ | PROT_WRITE) == 0;
+  map_.forEachRun(begin, end, false, [&](PageRun run) {
+    const size_t bytes = size_t{run.size()} * kPageBytes;
+    done = ::mprotect(addressOf(run.begin), bytes, PROT_READ | PROT_WRITE) == 0;
     if (!done) return false;
 #ifdef MADV_POPULATE_WRITE
-    ::madvise(addressOf(from), bytes, MADV_POPULATE_WRITE);  // in one go; else fault by fault
+    ::madvise(addressOf(run.begin), bytes, MADV_POPULATE_WRITE);  // in one go; else fault by fault
 #endif
-    mark(from, to, true);
-    fresh += to - from;
+    map_.setResident(run, true);
+    fresh += run.size();
     return true;
   });
   num_resident_ += fresh;
@@ -116,19 +75,81 @@ bool PageArena::makeResident(Page begin, Page end) {
   return done;
 }
 
+// The pages of a piece, to a place without pages. What they leave has none.
+bool PageArena::move(PageRun run, Page to) {
+#ifdef MREMAP_DONTUNMAP
+  const size_t bytes = size_t{run.size()} * kPageBytes;
+  void* const from = addressOf(run.begin);
+  const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  if (::mremap(from, bytes, bytes, flags, addressOf(to)) == MAP_FAILED) {
+    if (errno == EINVAL) can_move_ = false;  // a system that does not know how
+    return false;
+  }
+  map_.move(run, to);
+  moved_ += run.size();
+  // Without pages it needs no right to any, which a limit on data would count. Where that cannot
+  // be said, it is a free place all the same.
+  reserve(from, bytes);
+  return true;
+#else
+  return false;
+#endif
+}
+
+// Fills holes of a place that is nobody's with up to `pages` free pages; how many it were.
+Page PageArena::moveIn(PageRun place, Page pages) {
+  std::vector<PageRun> holes;
+  map_.forEachRun(place.begin, place.end, false, [&](PageRun hole) {
+    holes.push_back(hole);
+    return true;
+  });
+  Page moved = 0;
+  auto hole = holes.begin();
+  while (can_move_ && hole != holes.end() && map_.numSeams() < kMostSeams) {
+    const auto donor = mostResident();
+    if (donor == free_.end()) break;
+    const Page wanted = std::min(hole->size(), pages - moved);
+    if (wanted < kLeastMoved) {
+      if (pages - moved < kLeastMoved) break;
+      ++hole;
+      continue;
+    }
+    // The shortest piece that is long enough, else the longest.
+    PageRun piece;
+    map_.forEachPiece(donor->begin, donor->end, [&](PageRun other) {
+      const bool fits = other.size() >= wanted, fitted = piece.size() >= wanted;
+      if (fits != fitted ? fits : (other.size() < piece.size()) == fits) piece = other;
+      return piece.size() != wanted;
+    });
+    const Page taken = std::min(wanted, piece.size());
+    if (taken < kLeastMoved || !move({piece.end - taken, piece.end}, hole->begin)) break;
+    donor->resident -= taken;
+    hole->begin += taken;
+    moved += taken;
+  }
+  return moved;
+}
+
+std::vector<PageArena::Free>::iterator PageArena::mostResident() {
+  const auto most = std::max_element(free_.begin(), free_.end(), [](const Free& a, const Free& b) {
+    return a.resident < b.resident;
+  });
+  return most == free_.end() || most->resident == 0 ? free_.end() : most;
+}
+
 // Gives back up to `pages` of the block's resident pages, the last ones first.
-PageArena::Page PageArena::giveBack(Free& block, Page pages) {
-  std::vector<std::pair<Page, Page>> runs;
-  forEachRun(block.begin, block.end, true, [&](Page from, Page to) {
-    runs.emplace_back(from, to);
+Page PageArena::giveBack(Free& block, Page pages) {
+  std::vector<PageRun> runs;
+  map_.forEachRun(block.begin, block.end, true, [&](PageRun run) {
+    runs.push_back(run);
     return true;
   });
   Page given = 0;
   for (auto run = runs.rbegin(); run != runs.rend() && given < pages; ++run) {
-    const Page take = std::min(run->second - run->first, pages - given);
-    const Page from = run->second - take;
-    if (reserve(addressOf(from), size_t{take} * kPageBytes) == MAP_FAILED) break;
-    mark(from, run->second, false);
+    const Page take = std::min(run->size(), pages - given);
+    const PageRun last{run->end - take, run->end};
+    if (reserve(addressOf(last.begin), size_t{take} * kPageBytes) == MAP_FAILED) break;
+    map_.setResident(last, false);
     given += take;
   }
   block.resident -= given;
@@ -139,11 +160,9 @@ PageArena::Page PageArena::giveBack(Free& block, Page pages) {
 
 void PageArena::giveBack(Page pages) {
   while (pages > 0) {
-    const auto largest =
-        std::max_element(free_.begin(), free_.end(),
-                         [](const Free& a, const Free& b) { return a.resident < b.resident; });
-    if (largest == free_.end() || largest->resident == 0) return;
-    const Page given = giveBack(*largest, pages);
+    const auto donor = mostResident();
+    if (donor == free_.end()) return;
+    const Page given = giveBack(*donor, pages);
     if (given == 0) return;
     pages -= given;
   }
@@ -163,7 +182,7 @@ bool PageArena::findPlace(Page pages, Place& place) const {
     const Page rest = size - pages;
     if (found && (least > place.fresh || (least == place.fresh && rest >= best_rest))) continue;
     const auto consider = [&](Page begin) {
-      const Page fresh = pages - countResident(begin, begin + pages);
+      const Page fresh = pages - map_.countResident(begin, begin + pages);
       if (found && (fresh > place.fresh || (fresh == place.fresh && rest >= best_rest))) return;
       place = {i, begin, fresh};
       best_rest = rest;
@@ -185,7 +204,7 @@ void* PageArena::allocate(size_t bytes) {
   Free& block = free_[place.block];
   // Out of the free ones first: what is given back lies elsewhere.
   const Page end = place.begin + pages;
-  Free before{block.begin, place.begin, countResident(block.begin, place.begin)};
+  Free before{block.begin, place.begin, map_.countResident(block.begin, place.begin)};
   Free after{end, block.end, block.resident - before.resident - (pages - place.fresh)};
   const int64_t most = std::max(most_in_use_, in_use_ + pages);
   if (before.begin < before.end) {
@@ -199,7 +218,10 @@ void* PageArena::allocate(size_t bytes) {
     free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(place.block));
   }
   const int64_t excess = num_resident_ + place.fresh - most;
-  if (excess > 0) giveBack(static_cast<Page>(excess));
+  if (excess > 0) {
+    const auto pages_too_many = static_cast<Page>(excess);
+    giveBack(pages_too_many - moveIn({place.begin, end}, pages_too_many));
+  }
   if (!makeResident(place.begin, end)) {
     insertFree(place.begin, end);
     return nullptr;
@@ -213,7 +235,7 @@ void* PageArena::allocate(size_t bytes) {
 }
 
 void PageArena::insertFree(Page begin, Page end) {
-  Free block{begin, end, countResident(begin, end)};
+  Free block{begin, end, map_.countResident(begin, end)};
   auto next = std::lower_bound(free_.begin(), free_.end(), begin,
                                [](const Free& f, Page page) { return f.begin < page; });
   if (next != free_.end() && next->begin == end) {
@@ -251,8 +273,8 @@ void PageArena::restart(int64_t bytes) {
 PageArena::Counters PageArena::counters() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto bytes = [](int64_t pages) { return pages * static_cast<int64_t>(kPageBytes); };
-  return {bytes(in_use_),        bytes(num_resident_), bytes(most_in_use_),
-          bytes(most_resident_), bytes(returned_),     bytes(fresh_)};
+  return {bytes(in_use_), bytes(num_resident_), bytes(most_in_use_), bytes(most_resident_),
+          bytes(moved_),  bytes(returned_),     bytes(fresh_)};
 }
 
 }  // namespace poet

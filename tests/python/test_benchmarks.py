@@ -212,10 +212,11 @@ def test_a_planned_step_is_measured_inside_its_budget() -> None:
 
 def test_every_round_runs_every_form_in_a_rotating_order() -> None:
     order: list[str] = []
-    forms = {name: lambda name=name: order.append(name) for name in "abc"}
-    timings = rounds.time_rounds(forms, (), 4)
+    forms = {n: lambda n=n: rounds.timed(lambda: order.append(n)) for n in "abc"}
+    timings = rounds.take_turns(forms, 4)
     assert "".join(order) == "abcbcacababc"
-    assert all(len(t.wall) == len(t.processor) == 4 for t in timings.values())
+    for timing in timings.values():
+        assert len(timing.seconds) == len(timing.processor_seconds) == len(timing.page_faults) == 4
 
 
 def test_extra_time_is_the_median_of_ratios_within_rounds() -> None:

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -84,7 +86,7 @@ TEST(PageArena, FreeNeighboursMerge) {
 }
 
 // Eight blocks of 1 MiB with holes between them, then one of 4 MiB: no hole takes it.
-TEST(PageArena, HolesGoBackBeforeMoreThanTheMostInUseWouldBeResident) {
+TEST(PageArena, PagesOfHolesMoveWhereMoreThanTheMostInUseWouldBeResident) {
   PageArena arena(512 * kMib);
   std::vector<void*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(arena.allocate(kMib));
@@ -94,7 +96,9 @@ TEST(PageArena, HolesGoBackBeforeMoreThanTheMostInUseWouldBeResident) {
   std::memset(large, 1, 4 * kMib);
   const auto after = arena.counters();
   EXPECT_LE(after.resident_bytes, before.most_in_use);
-  EXPECT_GE(after.returned_bytes, static_cast<int64_t>(4 * kMib));
+  EXPECT_GE(after.moved_bytes + after.returned_bytes, static_cast<int64_t>(4 * kMib));
+  EXPECT_LE(after.returned_bytes, static_cast<int64_t>(kMib / 4));  // what is too short to move
+  EXPECT_EQ(after.fresh_bytes - before.fresh_bytes, after.returned_bytes);
   EXPECT_EQ(residentBytes(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(blocks[0])),
                           24 * kMib),
             after.resident_bytes);
@@ -135,6 +139,32 @@ TEST(PageArena, ItIsNullWhereTheSpaceIsUsedUp) {
   PageArena none(0);
   EXPECT_EQ(none.allocate(kMib), nullptr);
   EXPECT_FALSE(none.owns(&none));
+}
+
+// Every place that the pages lie in is one mapping more, of which a process may have only so many.
+TEST(PageArena, MovesEndWhereTheyWouldTakeTooManyMappings) {
+  testing::Random random(3);
+  PageArena arena(4096 * kMib);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 60'000; ++i) {
+    if (blocks.size() > 1000) {
+      const auto which = static_cast<size_t>(random.below(static_cast<int64_t>(blocks.size())));
+      ASSERT_TRUE(isIntact(blocks[which]));
+      arena.release(blocks[which].data);
+      blocks[which] = blocks.back();
+      blocks.pop_back();
+    }
+    blocks.push_back(filled(arena, static_cast<size_t>(random.between(40'000, 400'000)), i % 256));
+    ASSERT_NE(blocks.back().data, nullptr);
+  }
+  std::ifstream maps("/proc/self/maps");
+  const auto mappings =
+      std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
+  EXPECT_LT(mappings, 20'000);
+  const auto now = arena.counters();
+  EXPECT_LE(now.resident_bytes, now.most_in_use);
+  EXPECT_GT(now.moved_bytes, 0);
+  for (const Block& block : blocks) ASSERT_TRUE(isIntact(block));
 }
 
 // No block overlaps another, keeps its bytes whatever else happens, and the kernel's count of

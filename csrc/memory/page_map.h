@@ -1,0 +1,142 @@
+// PageMap: which pages of an address range are resident, and which of them the kernel can move as
+// one.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace poet {
+
+using Page = uint32_t;
+
+// Pages [begin, end).
+struct PageRun {
+  Page begin = 0;
+  Page end = 0;
+  Page size() const { return end - begin; }
+};
+
+// Note [Pieces]
+// The kernel keeps a mapping for each range of pages that lie as they were mapped. A page that was
+// moved is still filed under the place where it was first mapped, so pages that were moved by
+// different distances belong to different mappings, and a move takes the pages of one mapping
+// alone. `shift` is how far a page lies from that place; a piece is a run of resident pages of one
+// shift.
+class PageMap {
+ public:
+  Page countResident(Page begin, Page end) const {
+    Page count = 0;
+    forEachWord(begin, std::min(end, known()), [&](size_t word, uint64_t mask) {
+      count += static_cast<Page>(std::popcount(resident_[word] & mask));
+    });
+    return count;
+  }
+
+  // Pages that came from the system, or have gone back to it.
+  void setResident(PageRun run, bool resident) {
+    setShift(run, 0);
+    setBits(run, resident);
+  }
+
+  // The pages of `run` now lie at `to` and after it.
+  void move(PageRun run, Page to) {
+    const auto shift = static_cast<int32_t>(int64_t{to} - run.begin) + shiftOf(run.begin);
+    setResident(run, false);
+    const PageRun there{to, to + run.size()};
+    setShift(there, shift);
+    setBits(there, true);
+  }
+
+  // Maximal runs of pages in [begin, end) that are (not) resident; visit(run) may end the walk with
+  // false.
+  template <class Visit>
+  void forEachRun(Page begin, Page end, bool resident, Visit&& visit) const {
+    for (Page p = begin; p < end;) {
+      p = next(p, end, resident);
+      if (p >= end) return;
+      const Page stop = next(p, end, !resident);
+      if (!visit(PageRun{p, stop})) return;
+      p = stop;
+    }
+  }
+
+  // Likewise, of pieces.
+  template <class Visit>
+  void forEachPiece(Page begin, Page end, Visit&& visit) const {
+    forEachRun(begin, end, true, [&](PageRun run) {
+      for (Page p = run.begin; p < run.end;) {
+        Page stop = p + 1;
+        while (stop < run.end && shiftOf(stop) == shiftOf(p)) ++stop;
+        if (!visit(PageRun{p, stop})) return false;
+        p = stop;
+      }
+      return true;
+    });
+  }
+
+  // About as many mappings as the pages are spread over.
+  int64_t numSeams() const { return seams_; }
+
+ private:
+  static constexpr Page kWordBits = 64;
+
+  Page known() const { return static_cast<Page>(resident_.size() * kWordBits); }
+
+  template <class Visit>
+  static void forEachWord(Page begin, Page end, Visit&& visit) {
+    while (begin < end) {
+      const Page in_word = begin % kWordBits;
+      const Page bits = std::min(kWordBits - in_word, end - begin);
+      const uint64_t ones = bits == kWordBits ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+      visit(begin / kWordBits, ones << in_word);
+      begin += bits;
+    }
+  }
+
+  void setBits(PageRun run, bool resident) {
+    if (known() < run.end) resident_.resize(run.end / kWordBits + 1, 0);
+    forEachWord(run.begin, run.end, [&](size_t word, uint64_t mask) {
+      resident_[word] = resident ? resident_[word] | mask : resident_[word] & ~mask;
+    });
+  }
+
+  // The first page from p on that is (not) resident; end where there is none.
+  Page next(Page p, Page end, bool resident) const {
+    while (p < end) {
+      const size_t word = p / kWordBits;
+      if (word >= resident_.size()) return resident ? end : p;
+      const uint64_t bits = (resident ? resident_[word] : ~resident_[word]) >> (p % kWordBits);
+      if (bits != 0) return std::min(end, p + static_cast<Page>(std::countr_zero(bits)));
+      p += kWordBits - p % kWordBits;
+    }
+    return end;
+  }
+
+  int32_t shiftOf(Page p) const { return p < shift_.size() ? shift_[p] : 0; }
+
+  // Seams are counted at the pages whose shift is not that of the page before.
+  void setShift(PageRun run, int32_t shift) {
+    if (shift_.size() <= run.end) {
+      if (shift == 0 && shift_.size() <= run.begin) return;
+      shift_.resize(size_t{run.end} + 1, 0);
+    }
+    const auto seams = [&] {
+      int64_t count = 0;
+      for (Page p = std::max<Page>(run.begin, 1); p <= run.end; ++p)
+        count += shift_[p] != shift_[p - 1];
+      return count;
+    };
+    seams_ -= seams();
+    std::fill(shift_.begin() + run.begin, shift_.begin() + run.end, shift);
+    seams_ += seams();
+  }
+
+  std::vector<uint64_t> resident_;  // a bit a page
+  std::vector<int32_t> shift_;      // of the pages up to the last that was ever moved
+  int64_t seams_ = 0;
+};
+
+}  // namespace poet

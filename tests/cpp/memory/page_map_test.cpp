@@ -1,0 +1,139 @@
+#include "memory/page_map.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "support/random.h"
+
+namespace poet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Runs = std::vector<std::pair<Page, Page>>;
+
+Runs runs(const PageMap& map, Page begin, Page end, bool resident = true) {
+  Runs found;
+  map.forEachRun(begin, end, resident, [&](PageRun run) {
+    found.emplace_back(run.begin, run.end);
+    return true;
+  });
+  return found;
+}
+
+Runs pieces(const PageMap& map, Page begin, Page end) {
+  Runs found;
+  map.forEachPiece(begin, end, [&](PageRun run) {
+    found.emplace_back(run.begin, run.end);
+    return true;
+  });
+  return found;
+}
+
+TEST(PageMap, KnowsWhichPagesAreResident) {
+  PageMap map;
+  EXPECT_EQ(map.countResident(0, 1000), 0U);
+  EXPECT_THAT(runs(map, 0, 1000), IsEmpty());
+  EXPECT_THAT(runs(map, 3, 1000, false), ElementsAre(Pair(3, 1000)));
+  map.setResident({10, 200}, true);
+  map.setResident({64, 128}, false);
+  EXPECT_EQ(map.countResident(0, 1000), 126U);
+  EXPECT_EQ(map.countResident(60, 130), 6U);
+  EXPECT_THAT(runs(map, 0, 1000), ElementsAre(Pair(10, 64), Pair(128, 200)));
+  EXPECT_THAT(runs(map, 20, 150), ElementsAre(Pair(20, 64), Pair(128, 150)));
+  EXPECT_THAT(runs(map, 0, 1000, false), ElementsAre(Pair(0, 10), Pair(64, 128), Pair(200, 1000)));
+}
+
+TEST(PageMap, AWalkEndsWhereItsVisitorSaysSo) {
+  PageMap map;
+  map.setResident({0, 10}, true);
+  map.setResident({20, 30}, true);
+  int visits = 0;
+  map.forEachRun(0, 100, true, [&](PageRun) { return ++visits < 1; });
+  EXPECT_EQ(visits, 1);
+}
+
+TEST(PageMap, MovedPagesArePiecesOfTheirOwn) {
+  PageMap map;
+  map.setResident({0, 100}, true);
+  EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 100)));
+  EXPECT_EQ(map.numSeams(), 0);
+  map.move({40, 50}, 100);
+  EXPECT_THAT(runs(map, 0, 300), ElementsAre(Pair(0, 40), Pair(50, 110)));
+  EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 40), Pair(50, 100), Pair(100, 110)));
+  EXPECT_EQ(map.numSeams(), 2);
+  map.move({100, 110}, 40);  // home again
+  EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 100)));
+  EXPECT_EQ(map.numSeams(), 0);
+}
+
+TEST(PageMap, PagesOfOneDistanceAreOnePiece) {
+  PageMap map;
+  map.setResident({0, 100}, true);
+  map.move({0, 20}, 200);
+  map.move({20, 40}, 220);
+  EXPECT_THAT(pieces(map, 150, 300), ElementsAre(Pair(200, 240)));
+  map.move({40, 60}, 180);
+  EXPECT_THAT(pieces(map, 150, 300), ElementsAre(Pair(180, 200), Pair(200, 240)));
+}
+
+TEST(PageMap, FreshPagesAreAtHome) {
+  PageMap map;
+  map.setResident({0, 100}, true);
+  map.move({0, 50}, 100);
+  map.setResident({100, 150}, false);
+  EXPECT_EQ(map.numSeams(), 0);
+  map.setResident({100, 150}, true);
+  EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(50, 150)));
+}
+
+// Against the same kept a page at a time.
+TEST(PageMap, RandomMovesAreThoseOfSinglePages) {
+  constexpr Page kPages = 300;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    testing::Random random(seed);
+    PageMap map;
+    std::vector<int> home(kPages, -1);  // of each page's content; -1 where nothing is resident
+    for (int i = 0; i < 60; ++i) {
+      const auto begin = static_cast<Page>(random.below(kPages));
+      const auto size = static_cast<Page>(random.between(1, 40));
+      const PageRun run{begin, std::min(kPages, begin + size)};
+      if (random.chance(0.5)) {
+        const bool resident = random.chance(0.6);
+        map.setResident(run, resident);
+        for (Page p = run.begin; p < run.end; ++p) home[p] = resident ? static_cast<int>(p) : -1;
+        continue;
+      }
+      for (const auto& [from, stop] : pieces(map, run.begin, run.end)) {
+        for (const auto& [to, end] : runs(map, 0, kPages, false)) {
+          const Page moved = std::min(stop - from, end - to);
+          map.move({from, from + moved}, to);
+          for (Page p = 0; p < moved; ++p) std::swap(home[to + p], home[from + p]);
+          break;
+        }
+        break;
+      }
+    }
+    int seams = 0;
+    const auto shift = [&](Page p) { return home[p] < 0 ? 0 : static_cast<int>(p) - home[p]; };
+    for (Page p = 0; p < kPages; ++p) {
+      ASSERT_EQ(map.countResident(p, p + 1), home[p] >= 0 ? 1U : 0U);
+      if (p > 0) seams += shift(p) != shift(p - 1);
+    }
+    seams += shift(kPages - 1) != 0;  // what is behind was never moved
+    EXPECT_EQ(map.numSeams(), seams);
+    for (const auto& [begin, end] : pieces(map, 0, kPages)) {
+      for (Page p = begin + 1; p < end; ++p) ASSERT_EQ(home[p], home[p - 1] + 1);
+      if (end < kPages && home[end] >= 0) {
+        EXPECT_NE(home[end], home[end - 1] + 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace poet
