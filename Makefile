@@ -33,8 +33,8 @@ NATIVE := $(shell find csrc cmake _build_backend $(SOURCES)) CMakeLists.txt pypr
 CPP_TESTS := $(shell find tests/cpp $(SOURCES))
 PYTEST = $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 IN_VENV := PATH="$(abspath $(BIN)):$$PATH"
-# run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails.
-run = { $(2); } > $(1) 2>&1 || { tail -n 80 $(1); printf '==> failed; the whole log is %s\n' '$(1)'; exit 1; }
+# run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails; meanwhile, how far the build is.
+run = tools/watched.sh $(1) bash -c '$(subst ','\'',$(2))'
 CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)

@@ -23,6 +23,7 @@ from poet._errors import (
 from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
+from poet._plot import plot_pareto
 from poet._presets import preset_names
 from poet._profile import HostProfile, profile
 from poet._raw_doors import keep
@@ -79,6 +80,7 @@ __all__ = [
     "keep",
     "methods",
     "pareto",
+    "plot_pareto",
     "preset_names",
     "profile",
     "simulate",

@@ -9,7 +9,6 @@ import pytest
 from small_steps import chain_graph
 
 import poet
-from poet._plot import plot_pareto
 from poet._timeline import timeline
 
 
@@ -72,7 +71,7 @@ def test_a_plan_is_drawn(paged: poet.Schedule, tmp_path: Path, suffix: str) -> N
 
 def test_a_curve_is_drawn(tmp_path: Path) -> None:
     curve = poet.pareto(graph=chain_graph(8), points=3, time_limit_s=5)
-    figure = plot_pareto(curve, tmp_path / "curve.png")
+    figure = poet.plot_pareto(curve, tmp_path / "curve.png")
     assert len(figure.axes[0].lines[0].get_xdata()) == sum(s.has_plan for s in curve)
 
 
@@ -87,4 +86,4 @@ def test_what_cannot_be_drawn_says_why(paged: poet.Schedule, tmp_path: Path) -> 
     with pytest.raises(poet.ArgumentError, match="Name the device"):
         loaded.to_perfetto(graph=paged.traced_graph)
     with pytest.raises(poet.ArgumentError, match="one with a plan"):
-        plot_pareto([without])
+        poet.plot_pareto([without])
