@@ -17,6 +17,10 @@ constexpr size_t kColourBytes = 320;
 constexpr uint32_t kColours = 8;
 // A shorter run costs as much to move as to give back and take anew.
 constexpr Page kLeastMoved = 8;
+// Of the pieces that may fill a hole, so many are looked at, and of each no more than so many times
+// the hole: a free gigabyte is not read page by page for a small block.
+constexpr int kMostPieces = 64;
+constexpr Page kLongestPiece = 4;
 // A process may have 65,530 mappings; some are for others.
 constexpr int64_t kMostSeams = 8192;
 
@@ -116,10 +120,11 @@ Page PageArena::moveIn(PageRun place, Page pages) {
     }
     // The shortest piece that is long enough, else the longest.
     PageRun piece;
-    map_.forEachPiece(donor->begin, donor->end, [&](PageRun other) {
+    int looked_at = 0;
+    map_.forEachPiece(donor->begin, donor->end, kLongestPiece * wanted, [&](PageRun other) {
       const bool fits = other.size() >= wanted, fitted = piece.size() >= wanted;
       if (fits != fitted ? fits : (other.size() < piece.size()) == fits) piece = other;
-      return piece.size() != wanted;
+      return piece.size() != wanted && ++looked_at < kMostPieces;
     });
     const Page taken = std::min(wanted, piece.size());
     if (taken < kLeastMoved || !move({piece.end - taken, piece.end}, hole->begin)) break;

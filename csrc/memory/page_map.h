@@ -63,13 +63,14 @@ class PageMap {
     }
   }
 
-  // Likewise, of pieces.
+  // Likewise, of pieces; those of more than `longest` pages come in parts.
   template <class Visit>
-  void forEachPiece(Page begin, Page end, Visit&& visit) const {
+  void forEachPiece(Page begin, Page end, Page longest, Visit&& visit) const {
     forEachRun(begin, end, true, [&](PageRun run) {
       for (Page p = run.begin; p < run.end;) {
+        const Page most = p + std::min(longest, run.end - p);
         Page stop = p + 1;
-        while (stop < run.end && shiftOf(stop) == shiftOf(p)) ++stop;
+        while (stop < most && shiftOf(stop) == shiftOf(p)) ++stop;
         if (!visit(PageRun{p, stop})) return false;
         p = stop;
       }

@@ -25,9 +25,9 @@ Runs runs(const PageMap& map, Page begin, Page end, bool resident = true) {
   return found;
 }
 
-Runs pieces(const PageMap& map, Page begin, Page end) {
+Runs pieces(const PageMap& map, Page begin, Page end, Page longest = 1000) {
   Runs found;
-  map.forEachPiece(begin, end, [&](PageRun run) {
+  map.forEachPiece(begin, end, longest, [&](PageRun run) {
     found.emplace_back(run.begin, run.end);
     return true;
   });
@@ -79,6 +79,14 @@ TEST(PageMap, PagesOfOneDistanceAreOnePiece) {
   EXPECT_THAT(pieces(map, 150, 300), ElementsAre(Pair(200, 240)));
   map.move({40, 60}, 180);
   EXPECT_THAT(pieces(map, 150, 300), ElementsAre(Pair(180, 200), Pair(200, 240)));
+}
+
+TEST(PageMap, LongPiecesComeInParts) {
+  PageMap map;
+  map.setResident({0, 100}, true);
+  map.move({90, 100}, 200);
+  EXPECT_THAT(pieces(map, 0, 300, 40),
+              ElementsAre(Pair(0, 40), Pair(40, 80), Pair(80, 90), Pair(200, 210)));
 }
 
 TEST(PageMap, FreshPagesAreAtHome) {
