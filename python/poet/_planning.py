@@ -168,7 +168,7 @@ class StepPlanner:
         watch = self._watches.setdefault(variant, StoreWatch())
         if not watch.may_ask or variant in self._again:
             return False
-        seen = watch.observe(self._session.counters(), schedule.makespan_seconds, self._speed)
+        seen = watch.observe(self._session.counters, schedule.makespan_seconds, self._speed)
         if seen is None:
             return False
         self._say(

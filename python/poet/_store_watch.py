@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from poet._store import StoreSpeed
@@ -37,12 +38,12 @@ class StoreWatch:
         self._steps = -1
 
     def observe(
-        self, counters: dict[str, Any], step_seconds: float, believed: StoreSpeed
+        self, read_counters: Callable[[], dict[str, Any]], step_seconds: float, believed: StoreSpeed
     ) -> StoreSpeed | None:
         """Looks at one more step in the plan.
 
         Args:
-            counters: of the session, after the step.
+            read_counters: gives the session's, after the step; asked now and then only.
             step_seconds: what the plan takes for one step.
             believed: the rates that it was made with.
 
@@ -52,6 +53,7 @@ class StoreWatch:
         self._steps += 1
         if self._steps % STEPS != 0:
             return None
+        counters = read_counters()
         before, self._before = self._before, counters
         if self._steps == 0:
             return None

@@ -32,7 +32,7 @@ def after(steps: int, read_rate: float, write_rate: float, waited: float) -> dic
 
 def watched(steps: int, *rates: float) -> list[StoreSpeed]:
     watch = StoreWatch()
-    seen = [watch.observe(after(i, *rates), 1.0, BELIEVED) for i in range(1, steps + 1)]
+    seen = [watch.observe(lambda i=i: after(i, *rates), 1.0, BELIEVED) for i in range(1, steps + 1)]
     return [speed for speed in seen if speed is not None]
 
 
@@ -57,9 +57,9 @@ def test_fewer_steps_tell_nothing_and_another_plan_begins_anew() -> None:
     assert watched(STEPS, 5e8, 1e9, 0.1) == []
     watch = StoreWatch()
     for i in range(1, STEPS + 1):
-        assert watch.observe(after(i, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
+        assert watch.observe(lambda i=i: after(i, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
     watch.restart()
-    assert watch.observe(after(STEPS + 1, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
+    assert watch.observe(lambda: after(STEPS + 1, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
 
 
 def test_it_asks_for_a_few_plans_only() -> None:
@@ -68,7 +68,7 @@ def test_it_asks_for_a_few_plans_only() -> None:
     for i in range(1, 40 * STEPS):
         if not watch.may_ask:
             break
-        asked += watch.observe(after(i, 1e8, 1e8, 0.5), 1.0, BELIEVED) is not None
+        asked += watch.observe(lambda i=i: after(i, 1e8, 1e8, 0.5), 1.0, BELIEVED) is not None
     assert asked == MOST_PLANS
 
 
