@@ -8,9 +8,9 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 TORCH_INDEX_ARGS ?=
 TORCH ?= torch==2.13.0
 # Steps of each of the three runs of the ResNet-18 demo.
-STEPS ?= 120
+STEPS ?= 60
 # MiniLM's take longer.
-MINILM_STEPS ?= $(shell expr $(STEPS) / 5 '|' 4 | sed 's/^[123]$$/4/')
+MINILM_STEPS ?= $(shell expr 2 "*" $(STEPS) / 5 "|" 4 | sed "s/^[123]\$$/4/")
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
 PYTEST_ARGS ?=

@@ -1,6 +1,6 @@
 """Trains ResNet-18 on real digits three times: plain, checkpointed, and with poet inside a budget.
 
-    python demo/digits_resnet18.py [--steps 120] [--threads 2]
+    python demo/digits_resnet18.py [--steps 60] [--threads 2]
 
 Each run has a process of its own, one after the other, with the same seed and the same batches.
 The memory is what PyTorch's profiler counted, allocation by allocation. Ends with a table and a
