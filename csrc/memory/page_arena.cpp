@@ -22,7 +22,7 @@ constexpr Page kLeastMoved = 8;
 constexpr int kMostPieces = 64;
 constexpr Page kLongestPiece = 4;
 // A process may have 65,530 mappings; some are for others.
-constexpr int64_t kMostSeams = 8192;
+constexpr int64_t kMostMappings = 16384;
 
 // Address space without memory, and without the right to it.
 void* reserve(void* at, size_t bytes) {
@@ -93,7 +93,7 @@ bool PageArena::move(PageRun run, Page to) {
   moved_ += run.size();
   // Without pages it needs no right to any, which a limit on data would count. Where that cannot
   // be said, it is a free place all the same.
-  reserve(from, bytes);
+  if (reserve(from, bytes) != MAP_FAILED) map_.setHome(run);
   return true;
 #else
   return false;
@@ -109,7 +109,7 @@ Page PageArena::moveIn(PageRun place, Page pages) {
   });
   Page moved = 0;
   auto hole = holes.begin();
-  while (can_move_ && hole != holes.end() && map_.numSeams() < kMostSeams) {
+  while (can_move_ && hole != holes.end() && map_.numMappings() < kMostMappings) {
     const auto donor = mostResident();
     if (donor == free_.end()) break;
     const Page wanted = std::min(hole->size(), pages - moved);
@@ -142,6 +142,19 @@ std::vector<PageArena::Free>::iterator PageArena::mostResident() {
   return most == free_.end() || most->resident == 0 ? free_.end() : most;
 }
 
+// Where there are many mappings already, a free place stays writable: it makes none more.
+bool PageArena::drop(PageRun run) {
+  const size_t bytes = size_t{run.size()} * kPageBytes;
+  if (map_.numMappings() >= kMostMappings) {
+    if (::madvise(addressOf(run.begin), bytes, MADV_DONTNEED) != 0) return false;
+  } else {
+    if (reserve(addressOf(run.begin), bytes) == MAP_FAILED) return false;
+    map_.setHome(run);
+  }
+  map_.setResident(run, false);
+  return true;
+}
+
 // Gives back up to `pages` of the block's resident pages, the last ones first.
 Page PageArena::giveBack(Free& block, Page pages) {
   std::vector<PageRun> runs;
@@ -153,8 +166,7 @@ Page PageArena::giveBack(Free& block, Page pages) {
   for (auto run = runs.rbegin(); run != runs.rend() && given < pages; ++run) {
     const Page take = std::min(run->size(), pages - given);
     const PageRun last{run->end - take, run->end};
-    if (reserve(addressOf(last.begin), size_t{take} * kPageBytes) == MAP_FAILED) break;
-    map_.setResident(last, false);
+    if (!drop(last)) break;
     given += take;
   }
   block.resident -= given;

@@ -82,6 +82,7 @@ class POET_API PageArena {
   void insertFree(Page begin, Page end);
   Page moveIn(PageRun place, Page pages);
   bool move(PageRun run, Page to);
+  bool drop(PageRun run);
   std::vector<Free>::iterator mostResident();
   void giveBack(Page pages);
   Page giveBack(Free& block, Page pages);

@@ -35,19 +35,25 @@ class PageMap {
     return count;
   }
 
-  // Pages that came from the system, or have gone back to it.
   void setResident(PageRun run, bool resident) {
-    setShift(run, 0);
-    setBits(run, resident);
+    if (known() <= run.end) resident_.resize(run.end / kWordBits + 1, 0);
+    edges_ -= countEdges(run);
+    forEachWord(run.begin, run.end, [&](size_t word, uint64_t mask) {
+      resident_[word] = resident ? resident_[word] | mask : resident_[word] & ~mask;
+    });
+    edges_ += countEdges(run);
   }
 
-  // The pages of `run` now lie at `to` and after it.
+  // Pages that were mapped where they lie.
+  void setHome(PageRun run) { setShift(run, 0); }
+
+  // The pages of a piece now lie at `to` and after it; where they lay is a mapping without pages.
   void move(PageRun run, Page to) {
     const auto shift = static_cast<int32_t>(int64_t{to} - run.begin) + shiftOf(run.begin);
     setResident(run, false);
     const PageRun there{to, to + run.size()};
     setShift(there, shift);
-    setBits(there, true);
+    setResident(there, true);
   }
 
   // Maximal runs of pages in [begin, end) that are (not) resident; visit(run) may end the walk with
@@ -78,8 +84,8 @@ class PageMap {
     });
   }
 
-  // About as many mappings as the pages are spread over.
-  int64_t numSeams() const { return seams_; }
+  // How many mappings the range is, at most: they end where resident pages do, and where pieces do.
+  int64_t numMappings() const { return edges_ + seams_ + 1; }
 
  private:
   static constexpr Page kWordBits = 64;
@@ -97,13 +103,6 @@ class PageMap {
     }
   }
 
-  void setBits(PageRun run, bool resident) {
-    if (known() < run.end) resident_.resize(run.end / kWordBits + 1, 0);
-    forEachWord(run.begin, run.end, [&](size_t word, uint64_t mask) {
-      resident_[word] = resident ? resident_[word] | mask : resident_[word] & ~mask;
-    });
-  }
-
   // The first page from p on that is (not) resident; end where there is none.
   Page next(Page p, Page end, bool resident) const {
     while (p < end) {
@@ -114,6 +113,25 @@ class PageMap {
       p += kWordBits - p % kWordBits;
     }
     return end;
+  }
+
+  bool isResident(Page p) const {
+    return p < known() && ((resident_[p / kWordBits] >> (p % kWordBits)) & 1) != 0;
+  }
+
+  // Pages of the run, and the one behind it, that are resident where the page before is not, or the
+  // other way round.
+  int64_t countEdges(PageRun run) const {
+    int64_t count = 0;
+    bool resident = run.begin > 0 && isResident(run.begin - 1);
+    for (Page p = run.begin; p <= run.end;) {
+      const Page stop = next(p, run.end + 1, !resident);
+      if (stop > run.end) break;
+      ++count;
+      resident = !resident;
+      p = stop;
+    }
+    return count;
   }
 
   int32_t shiftOf(Page p) const { return p < shift_.size() ? shift_[p] : 0; }
@@ -137,6 +155,7 @@ class PageMap {
 
   std::vector<uint64_t> resident_;  // a bit a page
   std::vector<int32_t> shift_;      // of the pages up to the last that was ever moved
+  int64_t edges_ = 0;
   int64_t seams_ = 0;
 };
 

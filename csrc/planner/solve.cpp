@@ -136,8 +136,9 @@ class SolveRun {
       const ExactPeak peak = leastPeak(problem_, exactOptions(kShareOfProof));
       if (peak.plan) best_.offer(problem_, *peak.plan);
       best_.setBound(static_cast<double>(peak.bound_bytes), "all");
-      if (!peak.proven && !peak.infeasible) return solveLarge();
-      return best_.any() ? best_.finished() : withoutPlan(peak);
+      if (best_.isOptimal()) return best_.finished();
+      const bool none = peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes;
+      return none ? withoutPlan(peak) : solveLarge();
     }
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found =
@@ -156,15 +157,18 @@ class SolveRun {
   void takeProof(const ExactPlan& found) {
     if (blocking_) {
       best_.setBound(plain_.makespan_seconds + found.bound_cost, "all");
-    } else if (!options_.runtime_budget_seconds) {
+    } else {
       best_.setBoundValue(boundWithOverlap(problem_, profile_, options_.minimize, found.bound_cost),
                           "all");
     }
   }
 
+  // The exact programs add transfers to the step's seconds. Where they run beside it a schedule may
+  // keep a deadline that the sum does not, so that what is proven for every schedule leaves the
+  // deadline out.
   ExactOptions exactOptions(double share) const {
     return {.time_limit_seconds = share * deadline_.left(),
-            .replay_seconds_limit = replayLimit(),
+            .replay_seconds_limit = blocking_ ? replayLimit() : std::nullopt,
             .threads = options_.threads,
             .solver = options_.solver};
   }
@@ -172,15 +176,26 @@ class SolveRun {
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
   // it.
   Schedule withoutPlan(const ExactPeak& peak) {
-    Schedule schedule = emptySchedule(graph_, options_);
-    if (peak.plan && peak.peak_bytes <= options_.ram_budget_bytes) {
-      best_.offer(problem_, *peak.plan);
+    if (peak.plan && best_.offer(problem_, *peak.plan))
       return best_.finished(plain_.makespan_seconds, "all");
-    }
+    Schedule schedule = emptySchedule(graph_, options_);
     if ((peak.infeasible && blocking_) || peak.bound_bytes > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
-    if (peak.plan) setLeast(schedule, *peak.plan, peak.peak_bytes, peak.proven);
+    if (peak.plan && keepsDeadline(*peak.plan)) {
+      setLeast(schedule, *peak.plan, peak.peak_bytes, peak.proven);
+    } else if (peak.plan) {
+      ExactOptions with_deadline = exactOptions(1);
+      with_deadline.replay_seconds_limit = replayLimit();
+      const ExactPeak kept = leastPeak(problem_, with_deadline);
+      if (kept.plan) setLeast(schedule, *kept.plan, kept.peak_bytes, false);
+    }
     return schedule;
+  }
+
+  bool keepsDeadline(const ReplayPlan& plan) const {
+    return !options_.runtime_budget_seconds ||
+           best_.simulated(problem_, plan).makespan_seconds <=
+               *options_.runtime_budget_seconds * (1 + kSecondsTolerance);
   }
 
   // ---- large graphs: search

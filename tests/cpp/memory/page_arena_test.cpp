@@ -46,6 +46,11 @@ bool isIntact(const Block& block) {
                      [&](std::byte b) { return b == static_cast<std::byte>(block.pattern); });
 }
 
+int64_t numMappings() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
+}
+
 TEST(PageArena, GivesAlignedMemoryOfItsOwn) {
   PageArena arena(512 * kMib);
   void* const a = arena.allocate(100'000);
@@ -157,14 +162,35 @@ TEST(PageArena, MovesEndWhereTheyWouldTakeTooManyMappings) {
     blocks.push_back(filled(arena, static_cast<size_t>(random.between(40'000, 400'000)), i % 256));
     ASSERT_NE(blocks.back().data, nullptr);
   }
-  std::ifstream maps("/proc/self/maps");
-  const auto mappings =
-      std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
-  EXPECT_LT(mappings, 20'000);
+  EXPECT_LT(numMappings(), 20'000);
   const auto now = arena.counters();
   EXPECT_LE(now.resident_bytes, now.most_in_use);
   EXPECT_GT(now.moved_bytes, 0);
   for (const Block& block : blocks) ASSERT_TRUE(isIntact(block));
+}
+
+TEST(PageArena, ManySmallHolesGoBackWithoutAMappingEach) {
+  PageArena arena(size_t{16} << 30);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 50'000; ++i) {
+    blocks.push_back(filled(arena, 60'000, i % 256));
+    ASSERT_NE(blocks.back().data, nullptr);
+  }
+  std::vector<Block> kept;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 2 == 0) {
+      arena.release(blocks[i].data);
+    } else {
+      kept.push_back(blocks[i]);
+    }
+  }
+  arena.restart();
+  EXPECT_EQ(arena.counters().resident_bytes, arena.counters().in_use_bytes);
+  EXPECT_LT(numMappings(), 20'000);
+  for (const Block& block : kept) ASSERT_TRUE(isIntact(block));
+  for (int i = 0; i < 25'000; ++i) kept.push_back(filled(arena, 60'000, i % 256));
+  for (const Block& block : kept) ASSERT_TRUE(isIntact(block));
+  EXPECT_LT(numMappings(), 40'000);
 }
 
 // No block overlaps another, keeps its bytes whatever else happens, and the kernel's count of

@@ -108,6 +108,38 @@ TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
   EXPECT_GT(reported, numCases() / 6);
 }
 
+// Transfers beside the step take no time of it: what keeps a deadline then may not keep it one
+// after the other.
+TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
+  int tight = 0;
+  for (int i = 0; i < 2 * numCases(); ++i) {
+    SCOPED_TRACE(i);
+    const Graph graph = testing::randomGraph(80000 + static_cast<uint64_t>(i));
+    DeviceProfile device = deviceWithStore();
+    device.dma_channels = 1;
+    device.store_read_rate = device.store_write_rate = 40;
+    SolveOptions options;
+    options.ram_budget_bytes = simulatePlain(graph, device).peak_bytes * 7 / 10;
+    options.minimize = Objective::kTime;
+    options.recompute = i % 2 == 0;
+    options.time_limit_seconds = 1;
+    options.deterministic = true;
+    const Schedule free = solve(graph, device, options);
+    if (!free.hasPlan()) continue;
+    options.runtime_budget_seconds = free.makespan_seconds;
+    for (const Objective objective : {Objective::kTime, Objective::kEnergy, Objective::kMemory}) {
+      options.minimize = objective;
+      const Schedule kept = solve(graph, device, options);
+      EXPECT_NE(kept.status, Status::kInfeasible) << kept.message;
+      tight += kept.hasPlan() && kept.countActions(ActionKind::kPageIn) > 0;
+    }
+    options.starts = {free};
+    options.minimize = Objective::kTime;
+    EXPECT_TRUE(solve(graph, device, options).hasPlan());
+  }
+  EXPECT_GT(tight, 0);
+}
+
 // Less time than the plain step takes is no question of memory.
 TEST(Infeasible, ADeadlineBelowThePlainStepNamesTheDeadline) {
   const Graph graph = testing::randomGraph(3);
