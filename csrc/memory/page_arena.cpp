@@ -1,10 +1,13 @@
 #include "memory/page_arena.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <fstream>
 #include <utility>
 
 namespace poet {
@@ -24,6 +27,19 @@ constexpr Page kLongestPiece = 4;
 // A process may have 65,530 mappings; some are for others.
 constexpr int64_t kMostMappings = 16384;
 
+// Of the address space that a limit (RLIMIT_AS) leaves the process: the rest is for stacks,
+// libraries and what others allocate.
+constexpr size_t kPartOfLimit = 4;
+
+size_t addressSpaceLeft() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  size_t used_pages = 0;
+  std::ifstream("/proc/self/statm") >> used_pages;
+  const size_t used = used_pages * kPageBytes;
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
 // Address space without memory, and without the right to it.
 void* reserve(void* at, size_t bytes) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0);
@@ -39,6 +55,7 @@ void* reserve(void* at, size_t bytes) {
 
 PageArena::PageArena(size_t bytes) {
   if (::sysconf(_SC_PAGESIZE) != static_cast<long>(kPageBytes)) return;  // a system of larger pages
+  bytes = std::min(bytes, addressSpaceLeft() / kPartOfLimit / kPageBytes * kPageBytes);
   for (; bytes >= kLeastReserve; bytes /= 2) {
     void* const space = reserve(nullptr, bytes);
     if (space == MAP_FAILED) continue;

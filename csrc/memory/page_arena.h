@@ -40,7 +40,7 @@ class POET_API PageArena {
   };
 
   // Reserves address space, which costs no memory; less than `bytes` where the process may not have
-  // so much (RLIMIT_AS), none where that is very little.
+  // so much (a quarter of what RLIMIT_AS leaves it), none where that is very little.
   explicit PageArena(size_t bytes);
   ~PageArena();
   PageArena(const PageArena&) = delete;

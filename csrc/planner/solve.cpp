@@ -189,6 +189,11 @@ class SolveRun {
       const ExactPeak kept = leastPeak(problem_, with_deadline);
       if (kept.plan) setLeast(schedule, *kept.plan, kept.peak_bytes, false);
     }
+    if (!schedule.least_ram_budget && schedule.status == Status::kInfeasible) {
+      schedule.message = detail::message("ram_budget of ", options_.ram_budget_bytes,
+                                         " bytes cannot be met: no schedule needs less than ",
+                                         peak.bound_bytes, " bytes");
+    }
     return schedule;
   }
 
@@ -206,6 +211,9 @@ class SolveRun {
     floor_ = problem_.exact ? Floor{problem_.floor_bytes, problem_.floor_op} : exactFloor();
     if (options_.minimize == Objective::kMemory) {
       const SearchOutcome outcome = searchLeastPeak(0);
+      // That adds transfers to the seconds of a step that they run beside.
+      if (!best_.any() && !blocking_ && options_.runtime_budget_seconds)
+        searchLeastCost(starts_, time_limit_seconds_);
       return best_.any() ? best_.finished(static_cast<double>(floor_.bytes), "all")
                          : withoutPlan(outcome);
     }
@@ -480,7 +488,11 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
     schedule = SolveRun(graph, profile, options, on_incumbent, note, firstOf(all, count),
                         deadline.left(), !last)
                    .run();
-    if (last || schedule.hasPlan() || deadline.over()) break;
+    if (last || schedule.hasPlan()) break;
+    if (deadline.over()) {  // with more of them away it might do
+      schedule.status = Status::kTimeLimit;
+      break;
+    }
   }
   schedule.solve_seconds = deadline.elapsed();
   schedule.history = std::move(history);

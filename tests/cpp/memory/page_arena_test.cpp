@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,6 +168,25 @@ TEST(PageArena, MovesEndWhereTheyWouldTakeTooManyMappings) {
   EXPECT_LE(now.resident_bytes, now.most_in_use);
   EXPECT_GT(now.moved_bytes, 0);
   for (const Block& block : blocks) ASSERT_TRUE(isIntact(block));
+}
+
+// In a child: a limit can be lowered only.
+TEST(PageArena, OfALimitedAddressSpaceItLeavesMostToOthers) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit limit{};
+    size_t used_pages = 0;
+    std::ifstream("/proc/self/statm") >> used_pages;
+    limit.rlim_cur = limit.rlim_max = used_pages * kPage + 4096 * kMib;
+    ::setrlimit(RLIMIT_AS, &limit);
+    const PageArena arena(size_t{64} << 30);
+    void* const others =
+        ::mmap(nullptr, 2900 * kMib, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ::_exit(others == MAP_FAILED ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(PageArena, ManySmallHolesGoBackWithoutAMappingEach) {
