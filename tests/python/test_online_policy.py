@@ -82,8 +82,8 @@ def _slack(graph: poet.Graph, share: float) -> int:
 
 # What they record depends on what was compiled or cached by an earlier step.
 _WARM_UP = {"compiled_submodule", "nested_tensors", "scripted_and_traced"}
-# A value that NumPy shares is held until its holder lets go, which the policy makes later; one that a
-# collective works on, until gloo's own thread lets go, sooner or later from run to run.
+# A value that NumPy shares is held until its holder lets go, which the policy makes later; one that
+# a collective works on, until gloo's own thread lets go, sooner or later from run to run.
 _OTHER_LIFETIMES = {"custom_operators", "no_sync"}
 _OFTEN = {"gan", "gradient_penalty", "in_place_chains", "lstm", "no_sync"}
 
