@@ -199,6 +199,15 @@ def format_bytes(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
+def format_least_bytes(size: int) -> str:
+    """As format_bytes, but never less than `size`, so that it may be advised as a budget."""
+    unit = 1
+    while abs(size) >= 1024 * unit and unit < 1024**4:
+        unit *= 1024
+    step = Fraction(unit, 10)  # of the last digit that is shown
+    return format_bytes(size if unit == 1 else math.ceil(math.ceil(size / step) * step))
+
+
 def format_seconds(seconds: float) -> str:
     """A time for people, in the unit that fits: "1.25 s", "80.1 ms", "12 us"."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):

@@ -13,6 +13,7 @@ from poet._budgets import (
     ByteBudget,
     TimeBudget,
     format_bytes,
+    format_least_bytes,
     format_seconds,
 )
 from poet._cache import Cache
@@ -326,7 +327,7 @@ class StepPlanner:
     def _no_plan_error(self, schedule: _C.Schedule, budget: int) -> BudgetError:
         least = schedule.least_ram_budget
         needs = "" if least is None else f" Its least budget is {least} bytes."
-        advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
+        advice = f"Give it {format_least_bytes(least)} or more" if least else "Give it more memory"
         return BudgetError(
             f"method={self._options.method!r}: no plan within {budget} bytes "
             f"({format_bytes(budget)}), status {schedule.status}: {schedule.message}.{needs} "
@@ -339,9 +340,13 @@ class StepPlanner:
         self._warned = True
         if schedule.least_energy_joules is not None:
             advice = "Give it a larger battery, or train for fewer steps"
+        elif schedule.message.startswith("runtime_budget of"):
+            advice = "Give it more time, or no deadline"
         else:
             least = schedule.least_ram_budget
-            advice = f"Give it {format_bytes(least)} or more" if least else "Give it more memory"
+            advice = (
+                f"Give it {format_least_bytes(least)} or more" if least else "Give it more memory"
+            )
             if schedule.status == Status.TIME_LIMIT:
                 seconds = self._options.time_limit_s
                 advice += f", or the planner more time (time_limit_s={seconds:g})"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import poet
 from poet._budgets import (
     format_bytes,
+    format_least_bytes,
     format_seconds,
     machine_ram_bytes,
     parse_bytes,
@@ -282,3 +283,11 @@ def test_sizes_for_people(size: int, text: str) -> None:
 )
 def test_times_for_people(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 4767904, 1024**2 - 1, 10**9])
+def test_a_least_size_is_never_rounded_down(size: int) -> None:
+    text = format_least_bytes(size)
+    number, unit = text.split()
+    amount = float(number) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
+    assert size <= round(amount) <= size * 1.1 + 1
