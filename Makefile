@@ -9,7 +9,7 @@ TORCH_INDEX_ARGS ?=
 TORCH ?= torch==2.13.0
 # Steps of each of the three runs of the ResNet-18 demo.
 STEPS ?= 60
-# MiniLM's take longer.
+# MiniLM's take longer: two for five of those.
 MINILM_STEPS ?= $(shell expr 2 "*" $(STEPS) / 5 "|" 4 | sed "s/^[123]\$$/4/")
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=

@@ -18,7 +18,7 @@ constexpr size_t kLeastReserve = size_t{1} << 28;
 // Blocks that all begin at a page's first byte would compete for the same cache sets.
 constexpr size_t kColourBytes = 320;
 constexpr uint32_t kColours = 8;
-// A shorter run costs as much to move as to give back and take anew.
+// The two calls of a move are worth it for a few pages and more; not tuned.
 constexpr Page kLeastMoved = 8;
 // Of the pieces that may fill a hole, so many are looked at, and of each no more than so many times
 // the hole: a free gigabyte is not read page by page for a small block.

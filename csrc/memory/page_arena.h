@@ -18,7 +18,7 @@ namespace poet {
 // block's pages stay for the next block, as long as the pages in use and the free ones together are
 // no more than the most that has been in use at once (since restart()): that much the process needs
 // anyway. Where a new block would exceed it, free pages from elsewhere move to the block's place:
-// the kernel files them under other addresses (mremap), which costs a thirtieth of giving them back
+// the kernel files them under other addresses (mremap), which costs far less than giving them back
 // and taking fresh ones, which it has to clear. What cannot move goes back. So the resident set's
 // high-water mark is that of the blocks in use, and fragmentation costs next to nothing.
 //

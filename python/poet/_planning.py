@@ -264,7 +264,8 @@ class StepPlanner:
             if self._options.method != "poet":
                 self.no_plan = self._no_plan_error(schedule, budget)
                 raise self.no_plan
-            self._warn_without_plan(schedule, budget)
+            plain_seconds = self._session.graph_of(variant).plain_seconds
+            self._warn_without_plan(schedule, budget, plain_seconds)
             return
         if self._cached is not None:
             self._cached.keep(graph, request, found)
@@ -334,13 +335,13 @@ class StepPlanner:
             f"{advice}, or choose another method."
         )
 
-    def _warn_without_plan(self, schedule: _C.Schedule, budget: int) -> None:
+    def _warn_without_plan(self, schedule: _C.Schedule, budget: int, plain_seconds: float) -> None:
         if self._warned:
             return
         self._warned = True
         if schedule.least_energy_joules is not None:
             advice = "Give it a larger battery, or train for fewer steps"
-        elif schedule.message.startswith("runtime_budget of"):
+        elif (schedule.runtime_budget_seconds or plain_seconds) < plain_seconds:
             advice = "Give it more time, or no deadline"
         else:
             least = schedule.least_ram_budget

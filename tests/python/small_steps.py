@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from graph_strategies import graph_text
 
 import poet
@@ -41,3 +43,20 @@ def chain_graph(length: int = 6, *, signature: str = "0" * 16) -> poet.Graph:
 def chain_plain_peak(length: int = 6) -> int:
     """Input, every activation and the first gradient."""
     return KIB + length * 4 * KIB + KIB
+
+
+def tanh_step() -> Callable[[torch.Tensor], None]:
+    """A real step that is small: six layers of 64 x 64, of inputs of 64 columns, and their SGD."""
+    weights = [torch.randn(64, 64, requires_grad=True) for _ in range(6)]
+
+    def step(x: torch.Tensor) -> None:
+        for w in weights:
+            w.grad = None
+            x = torch.tanh(x @ w)
+        x.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for w in weights:
+                assert w.grad is not None
+                w.sub_(w.grad, alpha=0.01)
+
+    return step

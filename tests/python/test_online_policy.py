@@ -83,7 +83,7 @@ def _slack(graph: poet.Graph, share: float) -> int:
 # What they record depends on what was compiled or cached by an earlier step.
 _WARM_UP = {"compiled_submodule", "nested_tensors", "scripted_and_traced"}
 # A value that NumPy shares is held until its holder lets go, which the policy makes later; one that
-# a collective works on, until gloo's own thread lets go, sooner or later from run to run.
+# a collective works on (seen once, under load), probably until gloo's own thread lets go.
 _OTHER_LIFETIMES = {"custom_operators", "no_sync"}
 _OFTEN = {"gan", "gradient_penalty", "in_place_chains", "lstm", "no_sync"}
 
@@ -114,23 +114,25 @@ def test_evicting_all_that_may_leave_keeps_every_bit_and_every_recording(
         assert report["num_ops"] == other["num_ops"]
     for graph, other in zip(free.graphs(), online.graphs(), strict=True):
         assert graph is not None and other is not None
-        if kind not in _OTHER_LIFETIMES:
-            _same(graph, other)
+        _same(graph, other, held_elsewhere=kind in _OTHER_LIFETIMES)
     counters = online.session.counters()
     assert counters["online_evictions"] > 0
 
 
-def _same(a: poet.Graph, b: poet.Graph) -> None:
-    """Two recordings of the same step; base bytes are whatever else the process has."""
+def _same(a: poet.Graph, b: poet.Graph, *, held_elsewhere: bool) -> None:
+    """Two recordings of the same step; base bytes are whatever else the process has.
+
+    With `held_elsewhere` what may not be evicted may die at another time.
+    """
     assert a.signature == b.signature
     for x, y in zip(a.values, b.values, strict=True):
-        assert (x.bytes, x.producer, x.death, x.kind, x.evictable) == (
+        assert (x.bytes, x.producer, x.kind, x.evictable) == (
             y.bytes,
             y.producer,
-            y.death,
             y.kind,
             y.evictable,
         )
+        assert x.death == y.death or (held_elsewhere and not x.evictable)
     for p, q in zip(a.ops, b.ops, strict=True):
         assert (p.name, p.inputs, p.outputs, p.mutates, p.random) == (
             q.name,

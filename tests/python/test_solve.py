@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from exhaustive import extra_seconds, least_budget
-from small_steps import KIB, chain_graph, chain_plain_peak
+from small_steps import KIB, chain_graph, chain_plain_peak, tanh_step
 
 import poet
 from poet import _C
@@ -179,19 +179,7 @@ def test_memory_and_time_together_can_be_too_little(graph: poet.Graph) -> None:
 @pytest.mark.parametrize("seed", [24, 27])
 def test_a_small_step_without_a_proof_has_a_plan_all_the_same(seed: int) -> None:
     """Times that lie far apart, as a busy machine measures them: hard to prove, not to plan."""
-    weights = [torch.randn(64, 64, requires_grad=True) for _ in range(6)]
-
-    def step(x: torch.Tensor) -> None:
-        for w in weights:
-            w.grad = None
-            x = torch.tanh(x @ w)
-        x.sum().backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            for w in weights:
-                assert w.grad is not None
-                w.sub_(w.grad, alpha=0.01)
-
-    text = json.loads(poet.trace(step, torch.randn(256, 64)).to_json())
+    text = json.loads(poet.trace(tanh_step(), torch.randn(256, 64)).to_json())
     times = random.Random(seed)
     for op in text["ops"]:
         if "seconds" in op:
