@@ -6,6 +6,7 @@ import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,13 +184,18 @@ def test_wrap_trains_within_a_deadline_and_says_so(capsys: pytest.CaptureFixture
 
 
 def test_a_deadline_below_the_plain_step_is_no_question_of_memory() -> None:
-    with poet.wrap(
-        tanh_step(), ram_budget="90%", deadline=1e-6, steps=10, background=False
-    ) as step:
-        with pytest.warns(poet.BudgetWarning, match="Give it more time, or no deadline") as seen:
-            for _ in range(4):
-                step(torch.randn(256, 64))
-        assert "more memory" not in str(seen[0].message)
+    words: dict[str, Any] = {
+        "ram_budget": "90%",
+        "background": False,
+        "deadline": 1e-6,
+        "steps": 10,
+    }
+    with (
+        poet.wrap(tanh_step(), **words) as step,
+        pytest.warns(poet.BudgetWarning, match="Give it more time, or no deadline") as seen,
+    ):
+        _call_often(lambda: step(torch.randn(256, 64)))
+    assert "more memory" not in str(seen[0].message)
 
 
 def _call_often(step: Callable[[], None]) -> None:
