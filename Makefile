@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 TORCH_INDEX_ARGS ?=
 TORCH ?= torch==2.13.0
 # Steps of each of the three runs of the ResNet-18 demo.
-STEPS ?= 60
+STEPS ?= 45
 # MiniLM's take longer: two for five of those.
 MINILM_STEPS ?= $(shell expr 2 "*" $(STEPS) / 5 "|" 4 | sed "s/^[123]\$$/4/")
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
@@ -57,6 +57,7 @@ build/.system:
 $(VENV)/.poet-torch: | build/.system
 	$(SAY) "virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install 'pip>=23.1'  # Debian 12 and Ubuntu 22.04 bring older ones, which know no -C
 	$(SAY) "$(TORCH)"
 	@$(PIP) install $(TORCH_INDEX_ARGS) $(TORCH)
 	@touch $@

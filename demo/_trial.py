@@ -54,7 +54,7 @@ class Trial:
     slack: float | None = None
     share: float | None = None
     learning_rate: float | None = None
-    steps: int = 60
+    steps: int = 45
 
     def budget(self, fixed: int, plain_peak: int) -> int:
         """What poet gets, in bytes."""

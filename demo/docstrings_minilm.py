@@ -57,7 +57,7 @@ TRIAL = Trial(
     learning_rate=2e-4,
     picture="docstrings_memory.png",
     caption="One training step of MiniLM on docstrings, batch 16 of 64 word pieces, AdamW",
-    steps=24,
+    steps=18,
 )
 
 if __name__ == "__main__":

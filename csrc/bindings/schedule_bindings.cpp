@@ -148,6 +148,10 @@ py::bytes toBytes(const py::object& self, const py::object& graph) {
 }
 
 py::object fromBytes(const py::bytes& data, const py::object& graph) {
+  POET_CHECK(py::isinstance<Graph>(graph), "graph: expected the poet.Graph that the schedule was ",
+             "made for: bytes hold no copy of it; got ",
+             py::repr(py::type::of(graph)).cast<std::string>(),
+             ". Pass Graph.load(...) or the graph of poet.trace.");
   const auto text = data.cast<std::string_view>();
   const auto held = graph.cast<std::shared_ptr<Graph>>();
   SchedulePtr schedule;
@@ -214,8 +218,9 @@ void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
            "The compact form for devices: to be read with its graph. A loaded schedule needs the "
            "graph. Raises poet.ScheduleError if it was made for another one.")
       .def_static(
-          "from_bytes", &fromBytes, py::arg("data"), py::arg("graph"),
-          "Raises poet.FormatError for damaged bytes, poet.ScheduleError for another graph.")
+          "from_bytes", &fromBytes, py::arg("data"), py::arg("graph") = py::none(),
+          "The graph is needed. Raises poet.FormatError for damaged bytes, poet.ScheduleError for "
+          "another graph, poet.ArgumentError for none.")
       .def(py::pickle([](const Schedule& x) { return x.toJson(); },
                       [](const std::string& text) {
                         return std::make_shared<Schedule>(Schedule::fromJson(text));

@@ -37,7 +37,8 @@ class RecipeBuilder {
     if (!mayBeReplayed()) return std::nullopt;
     collectInputs();
     sumUp();
-    recipe_.valid_until = recipe_.unchanged_until = firstLaterWrite();
+    recipe_.unchanged_until = readsWhatIsWrittenLater() ? recipe_.lastOp() : firstLaterWrite();
+    recipe_.valid_until = recipe_.unchanged_until;
     return std::move(recipe_);
   }
 
@@ -85,6 +86,18 @@ class RecipeBuilder {
       recipe_.seconds += op.seconds;
       recipe_.random = recipe_.random || op.random;
     }
+  }
+
+  // See Note [Passing versions].
+  bool readsWhatIsWrittenLater() const {
+    return std::any_of(recipe_.ops.begin(), recipe_.ops.end(), [&](OpId reader) {
+      const std::vector<ValueId> read = replayInputs(graph_, reader);
+      return std::any_of(read.begin(), read.end(), [&](ValueId v) {
+        const auto& writers = graph_.writersOf(v);
+        return !isOutput(v) && graph_.value(v).producer.valid() && !writers.empty() &&
+               writers.back() > reader;
+      });
+    });
   }
 
   // "Before op w" is the last position at which an input still has the version from before w's
@@ -159,7 +172,7 @@ class RecipeSet {
           if (recipeOf(v) < 0)
             recipe.valid_until = std::min(recipe.valid_until, graph_.value(v).death);
         }
-        if (recipe.valid_until > recipe.lastOp()) continue;
+        if (recipe.valid_until > recipe.lastOp() || !recipe.mayRun()) continue;
         drop(static_cast<int>(r));
         changed = true;
       }
@@ -178,10 +191,7 @@ class RecipeSet {
 // p makes (a, b); u = f(a); b.add_(u). The recipe of (a, b) is {p, add_} and reads u, whose recipe
 // {f} reads a. With a, b and u all away neither can begin. So: recipe A *depends on* recipe B if an
 // input of A is an output of B and there is a position at which both may run; a recipe that depends
-// on itself, over any number of steps, is no recipe, and its values are then never evicted. The
-// position matters: in v.add_(f(v)) the recipe of v needs u = f(v), and that of u needs v; but u's
-// is valid only up to the write and v's only after it, so one never asks for the other. Both stay
-// (u may have to be kept beyond its death for v's sake, which is the planner's business).
+// on itself, over any number of steps, is no recipe, and its values are then never evicted.
 std::vector<int> RecipeSet::feeders(int r) {
   if (!alive_[static_cast<size_t>(r)]) return {};
   const Recipe& recipe = recipes_[static_cast<size_t>(r)];
@@ -228,14 +238,36 @@ void RecipeTable::findRecoverability(const Graph& graph) {
       }
     }
   }
+  const std::vector<OpId> roots_until = findRootsUntil(graph);
   must_end_resident_.assign(recipe_of_.size(), false);
-  for (const Recipe& recipe : recipes_) {
-    for (ValueId v : recipe.outputs) {
+  for (size_t r = 0; r < recipes_.size(); ++r) {
+    for (ValueId v : recipes_[r].outputs) {
       const OpId death = graph.value(v).death;
       must_end_resident_[static_cast<size_t>(v.index)] =
-          death < graph.endOfStep() && death > recipe.recoverable_until;
+          death < graph.endOfStep() &&
+          death > std::min(recipes_[r].recoverable_until, roots_until[r]);
     }
   }
+}
+
+// By recipe: the first death of a root, in plain training.
+std::vector<OpId> RecipeTable::findRootsUntil(const Graph& graph) const {
+  std::vector<OpId> until(recipes_.size(), graph.endOfStep());
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t r = 0; r < recipes_.size(); ++r) {
+      for (ValueId input : recipes_[r].inputs) {
+        const int from = recipeOf(input);
+        const bool comes_back =
+            from >= 0 && recipes_[r].isFedBy(recipes_[static_cast<size_t>(from)]);
+        const OpId own = comes_back ? until[static_cast<size_t>(from)] : graph.value(input).death;
+        if (own >= until[r]) continue;
+        until[r] = own;
+        changed = true;
+      }
+    }
+  }
+  return until;
 }
 
 }  // namespace poet

@@ -24,6 +24,15 @@ namespace poet {
 // before the value can
 //   be evicted, and when it is replayed the second rule has ended its recipe at the write that
 //   followed it.
+//
+// Note [Passing versions]
+// What reads a value of the step that a later op of the step writes to never runs again. It could
+// up to that write only, while its input is pinned; and the executor would have to hold that input
+// (the step may depart, or raise), which autograd counts: it accumulates gradients in place where
+// nobody else holds the buffer, and makes new ones elsewhere, so that another step would run. Such
+// a recipe stays in the table all the same, without a position (mayRun()): what it made may be kept
+// beyond its death for others, as whatever has a recipe may.
+//
 // A recipe with a recompute of every absent input, of their absent inputs and so on, at one
 // position, always ends: recipes that would lead back to themselves are left out (Note [Recipes
 // that feed themselves], recipes.cpp). Recipes that are not valid at that position must not be
@@ -48,6 +57,10 @@ struct Recipe {
 
   OpId producer() const { return ops.front(); }
   OpId lastOp() const { return ops.back(); }
+  bool mayRun() const { return unchanged_until > lastOp(); }  // see Note [Passing versions]
+  // Whether an absent input of this recipe comes back by `feeder`, which makes it. One whose recipe
+  // has ended by then is held.
+  bool isFedBy(const Recipe& feeder) const { return feeder.recoverable_until > lastOp(); }
 };
 
 // Note [Recoverability]
@@ -55,9 +68,12 @@ struct Recipe {
 // must come back. So before anything mutates what a value would be recomputed from, the value is
 // resident. recoverable_until is the least `unchanged_until` among the recipe and, transitively,
 // those of its inputs (an input whose own recipe has ended by the time this one begins is held
-// instead, like one without a recipe). A schedule must have a value resident while the op of its
-// death runs, if that op lies beyond recoverable_until: mustEndResident(). The executor brings back
-// at recoverable_until whatever is away, still reachable, and never planned to return.
+// instead, like one without a recipe). What is held or has no recipe is a root. A schedule must
+// have a value resident while the op of its death runs, if that op lies beyond recoverable_until,
+// or if a root has died by then: mustEndResident(). Else the executor, which evicts nothing that it
+// cannot bring back and holds the roots of what it evicts, would need more memory than was planned.
+// It brings back at recoverable_until whatever is away, still reachable, and never planned to
+// return.
 class POET_API RecipeTable {
  public:
   // A producer has a recipe if every op of its chain is replayable, the chain writes only what the
@@ -75,6 +91,7 @@ class POET_API RecipeTable {
 
  private:
   void findRecoverability(const Graph& graph);
+  std::vector<OpId> findRootsUntil(const Graph& graph) const;
 
   std::vector<Recipe> recipes_;
   std::vector<int> recipe_of_;

@@ -17,6 +17,7 @@ Schedule planRevolve(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planRotor(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planPofo(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planTwremat(const Graph&, const DeviceProfile&, const SolveOptions&);
+Schedule planCapuchin(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planCheckmate(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtr(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtrEq(const Graph&, const DeviceProfile&, const SolveOptions&);

@@ -61,8 +61,10 @@ Schedule PlanChoice::finish(const std::string& what_it_is) const {
   const OpId op = smallest_->peak_op;
   const bool is_op = op.valid() && op < problem_.graph().endOfStep();
   return without(Status::kInfeasible,
-                 detail::message(what_it_is, " needs ", smallest_->peak_bytes, " bytes, at op ",
-                                 op.index, is_op ? " (" + problem_.graph().op(op).name + ")" : "",
+                 detail::message(what_it_is, " needs ", smallest_->peak_bytes, " bytes, at ",
+                                 is_op ? detail::message("op ", op.index, " (",
+                                                         problem_.graph().op(op).name, ")")
+                                       : "the end of the step",
                                  ", and ram_budget is ", options_.ram_budget_bytes, " bytes"));
 }
 

@@ -36,7 +36,7 @@ bool statesDecide(const Problem& problem, const ExactOptions& options) {
 }
 
 SearchResult solveOnce(const Program& program, double seconds, const ExactOptions& options,
-                       const ReplayPlan* start) {
+                       const ReplayPlan* start, double absolute_gap = 0) {
   const Deadline deadline(seconds);
   Relaxation root = relax(program, {.time_limit_seconds = seconds / 2, .solver = options.solver});
   if (root.status == SolverStatus::kInfeasible) {
@@ -47,6 +47,7 @@ SearchResult solveOnce(const Program& program, double seconds, const ExactOption
   }
   return searchProgram(program, root,
                        {.time_limit_seconds = deadline.left(),
+                        .absolute_gap = absolute_gap,
                         .threads = options.threads,
                         .start = start,
                         .solver = options.solver});
@@ -142,9 +143,9 @@ class LeastPeak {
       result_.bound_bytes = std::max(result_.bound_bytes, static_cast<int64_t>(std::ceil(least)));
     }
     offer(bound.plan);
-    for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
+    for (int rounds = 1; rounds <= kMostRounds && !isCloseEnough() && !deadline_.over(); ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
-      if (rounds == 1 && !result_.proven) searchAllStates();
+      if (rounds == 1 && !isCloseEnough()) searchAllStates();
     }
     return std::move(result_);
   }
@@ -154,7 +155,7 @@ class LeastPeak {
   void searchAllStates() {
     if (!statesDecide(problem_, options_)) return;
     const double most = options_.replay_seconds_limit.value_or(kInfinity);
-    while (result_.plan && !result_.proven) {
+    while (result_.plan && !isCloseEnough()) {
       const StateSearchResult all =
           searchStates(problem_, result_.peak_bytes - 1,
                        std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
@@ -173,7 +174,12 @@ class LeastPeak {
                            .excess_weight = 1});
     const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
     const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
-    return solveOnce(program, seconds, options_, start);
+    return solveOnce(program, seconds, options_, start, options_.peak_gap);
+  }
+
+  bool isCloseEnough() const {
+    const double gap = static_cast<double>(result_.peak_bytes - result_.bound_bytes);
+    return result_.plan && gap <= options_.peak_gap * static_cast<double>(result_.bound_bytes);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {

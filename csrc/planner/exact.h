@@ -17,6 +17,7 @@ struct ExactOptions {
   std::optional<double> replay_seconds_limit;
   int threads = 1;
   SolverChoice solver = {};
+  double peak_gap = 0;  // relative: leastPeak may stop at plans so close to the bound
 };
 
 // Least cost (in seconds of plain computation) within a budget.

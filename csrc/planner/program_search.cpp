@@ -28,6 +28,7 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
   while (!deadline.over()) {
     const MipResult mip = solveMip(root.model, {.time_limit_seconds = deadline.left(),
                                                 .relative_gap = options.relative_gap,
+                                                .absolute_gap = options.absolute_gap,
                                                 .threads = options.threads,
                                                 .start = start,
                                                 .solver = options.solver});

@@ -13,6 +13,7 @@ namespace poet::planner {
 struct SearchOptions {
   double time_limit_seconds = 10;
   double relative_gap = 1e-7;  // of the scaled objective, where a branch and cut may stop
+  double absolute_gap = 0;     // likewise
   int threads = 1;
   // Ends at once where the plan of a relaxed program breaks the budget (its bound is what was
   // wanted).

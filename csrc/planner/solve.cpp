@@ -5,11 +5,13 @@
 #include <string>
 
 #include "graph/error.h"
+#include "planner/away.h"
 #include "planner/backends/solver.h"
 #include "planner/candidates.h"
 #include "planner/clock.h"
 #include "planner/exact.h"
 #include "planner/extract.h"
+#include "planner/floor.h"
 #include "planner/incumbent.h"
 #include "planner/moments.h"
 #include "planner/options.h"
@@ -34,6 +36,11 @@ constexpr double kShareAtMoments = 0.25;
 constexpr double kShareOfFirstBound = 0.05;
 // Likewise; then a small graph that has no proof yet is searched like a large one.
 constexpr double kShareOfProof = 0.4;
+// Relative, of the least budget that is reported where there is no plan: nobody waits for the proof
+// that a few bytes of a loss cannot be had as well.
+constexpr double kPeakGap = 1e-3;
+// Of the least budget: where tensors that the step does not touch take more, the message says so.
+constexpr double kWorthTelling = 0.05;
 // Of the time limit: what must be left for another search.
 constexpr double kLeastShareToSearch = 0.1;
 
@@ -44,35 +51,6 @@ ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
           .recompute = options.recompute,
           .paging = options.paging,
           .away = away};
-}
-
-bool mayBeAway(ValueKind kind, const SolveOptions& options) {
-  if (kind == ValueKind::kOptimizerState) return true;
-  return options.parameters_away && (kind == ValueKind::kParameter || kind == ValueKind::kBuffer ||
-                                     kind == ValueKind::kInput);  // frozen weights are inputs
-}
-
-// What may stay in the store between steps, largest first.
-std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
-                               const SolveOptions& options) {
-  std::vector<ValueId> found;
-  if (!options.away_between_steps || !options.paging || !profile.hasStore()) return found;
-  for (int64_t i = 0; i < graph.numValues(); ++i) {
-    const Value& value = graph.value(ValueId(i));
-    if (mayBeAway(value.kind, options) && value.producer == kNoOp && value.evictable &&
-        value.bytes > 0 && value.death == graph.endOfStep())
-      found.emplace_back(i);
-  }
-  std::stable_sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
-    return graph.value(a).bytes > graph.value(b).bytes;
-  });
-  return found;
-}
-
-std::vector<ValueId> firstOf(const std::vector<ValueId>& values, size_t count) {
-  std::vector<ValueId> chosen(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
-  std::sort(chosen.begin(), chosen.end());
-  return chosen;
 }
 
 class SolveRun {
@@ -140,6 +118,7 @@ class SolveRun {
       const bool none = peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes;
       return none ? withoutPlan(peak) : solveLarge();
     }
+    bool refuted = false;  // that there is a schedule
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found =
           leastCost(problem_, options_.ram_budget_bytes, exactOptions(kShareOfProof));
@@ -150,8 +129,13 @@ class SolveRun {
       }
       // A start that the program does not model.
       if (best_.any()) return best_.finished(plain_.makespan_seconds, "all");
+      refuted = true;
     }
-    return withoutPlan(leastPeak(problem_, exactOptions(1)));
+    ExactOptions about = exactOptions(1);
+    about.peak_gap = kPeakGap;
+    ExactPeak peak = leastPeak(problem_, about);
+    if (refuted) peak.bound_bytes = std::max(peak.bound_bytes, options_.ram_budget_bytes + 1);
+    return withoutPlan(peak);
   }
 
   void takeProof(const ExactPlan& found) {
@@ -208,7 +192,7 @@ class SolveRun {
   Schedule solveLarge() {
     boundable_ = isBoundable();
     provable_ = boundable_ && isProvable();
-    floor_ = problem_.exact ? Floor{problem_.floor_bytes, problem_.floor_op} : exactFloor();
+    floor_ = floorOfEverySchedule(problem_, table_, problem_options_);
     if (options_.minimize == Objective::kMemory) {
       const SearchOutcome outcome = searchLeastPeak(0);
       // That adds transfers to the seconds of a step that they run beside.
@@ -346,53 +330,6 @@ class SolveRun {
     return boundable_ ? kShareBeforeBound : 1;
   }
 
-  // Of the problem in which nothing is too small to be a choice: below it there is no plan at all.
-  struct Floor {
-    int64_t bytes = 0;
-    OpId op;
-  };
-  Floor exactFloor() const {
-    if (problem_.pages()) return pagingFloor();
-    const Problem every(graph_, table_, profile_, problemOptions(0, options_, problem_.away));
-    return {every.floor_bytes, every.floor_op};
-  }
-
-  // With a store everything evictable may be away whenever nothing touches it, in any version.
-  Floor pagingFloor() const {
-    Floor floor{problem_.start_bytes, OpId(0)};
-    const auto raise = [&](int64_t bytes, OpId op) {
-      if (bytes > floor.bytes) floor = {bytes, op};
-    };
-    std::vector<int64_t> stays(static_cast<size_t>(graph_.numOps()) + 2, 0);
-    for (const Value& value : graph_.values()) {
-      if (value.evictable || !value.death.valid()) continue;
-      stays[value.producer.valid() ? static_cast<size_t>(value.producer.index) + 1 : 0] +=
-          value.bytes;
-      stays[static_cast<size_t>(std::min(value.death, graph_.endOfStep()).index) + 1] -=
-          value.bytes;
-    }
-    int64_t resident = graph_.baseBytes();
-    for (int64_t k = 0; k < graph_.numOps(); ++k) {
-      const OpId op(k);
-      resident += stays[static_cast<size_t>(k)];
-      int64_t bytes = resident + graph_.op(op).workspace_bytes;
-      for (const ValueId v : graph_.madeBy(op)) bytes += graph_.value(v).bytes;
-      for (const ValueId v : graph_.dataInputs(op)) {
-        if (graph_.value(v).evictable) bytes += graph_.value(v).bytes;
-      }
-      raise(bytes, op);
-    }
-    int64_t at_end = graph_.baseBytes();
-    for (int64_t i = 0; i < graph_.numValues(); ++i) {
-      const auto& away = problem_.away;
-      if (graph_.value(ValueId(i)).death >= graph_.endOfStep() &&
-          !std::binary_search(away.begin(), away.end(), ValueId(i)))
-        at_end += graph_.value(ValueId(i)).bytes;
-    }
-    raise(at_end, graph_.endOfStep());
-    return floor;
-  }
-
   Schedule withoutPlan(const SearchOutcome& outcome) {
     Schedule schedule = emptySchedule(graph_, options_);
     const bool proven = outcome.closest_peak_bytes <= floor_.bytes;
@@ -422,11 +359,20 @@ class SolveRun {
                                                : " bytes: no plan was found",
         deadline, ": ",
         proven ? "the least that any schedule needs is " : "the least found so far is ", peak_bytes,
-        " bytes, at op ", schedule.least_ram_op.index, name(schedule.least_ram_op));
+        " bytes, at ", name(schedule.least_ram_op), untouched(peak_bytes));
   }
 
   std::string name(OpId op) const {
-    return op.valid() && op < graph_.endOfStep() ? " (" + graph_.op(op).name + ")" : "";
+    if (!op.valid() || op >= graph_.endOfStep()) return "the end of the step";
+    return detail::message("op ", op.index, " (", graph_.op(op).name, ")");
+  }
+
+  // What lies in memory beside the step counts, and only the user can do something about it.
+  std::string untouched(int64_t of_bytes) const {
+    if (static_cast<double>(graph_.baseBytes()) < kWorthTelling * static_cast<double>(of_bytes))
+      return "";
+    return detail::message("; ", graph_.baseBytes(),
+                           " of them belong to tensors that no op of the step touches");
   }
 
   std::optional<double> replayLimit() const {
@@ -469,21 +415,9 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
     return Problem(graph, table, profile, problemOptions(0, options, firstOf(all, count)))
         .floor_bytes;
   };
-  size_t count = 0;
-  if (!all.empty() && floorWith(0) > options.ram_budget_bytes) {
-    size_t most = all.size();  // halve: floors fall with the count
-    count = 1;
-    while (count < most) {
-      const size_t middle = count + (most - count) / 2;
-      if (floorWith(middle) <= options.ram_budget_bytes) {
-        most = middle;
-      } else {
-        count = middle + 1;
-      }
-    }
-  }
+  size_t count = fewestAway(all.size(), options.ram_budget_bytes, floorWith);
   Schedule schedule;
-  for (;; count = std::min(all.size(), std::max(2 * count, (all.size() + 3) / 4))) {
+  for (;; count = moreAway(count, all.size())) {
     const bool last = count == all.size();
     schedule = SolveRun(graph, profile, options, on_incumbent, note, firstOf(all, count),
                         deadline.left(), !last)

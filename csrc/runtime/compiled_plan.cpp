@@ -109,13 +109,14 @@ void CompiledPlan::findRecoverability() {
   rescue_.resize(g.ops().size() + 1);
   roots_.resize(g.values().size());
   const std::vector<std::vector<ValueId>> roots = findRoots();
-  findAbandoned();
+  const std::vector<bool> freed = findReturns();
   for (size_t v = 0; v < g.values().size(); ++v) {
     const int r = recipes_.recipeOf(ValueId(static_cast<int64_t>(v)));
     if (r < 0) continue;
     roots_[v] = roots[static_cast<size_t>(r)];
     const OpId last_chance = recipes_.recipes()[static_cast<size_t>(r)].recoverable_until;
-    if (!abandoned_[v] || last_chance >= g.endOfStep()) continue;
+    const bool returns = last_return_[v] >= last_chance;
+    if (!freed[v] || returns || last_chance >= g.endOfStep()) continue;
     rescue_[static_cast<size_t>(last_chance.index)].emplace_back(static_cast<int64_t>(v));
     hot_[static_cast<size_t>(last_chance.index)].has_rescue = true;
   }
@@ -132,8 +133,7 @@ std::vector<std::vector<ValueId>> CompiledPlan::findRoots() const {
       for (ValueId input : recipes[r].inputs) {
         const auto from = static_cast<size_t>(recipes_.recipeOf(input));
         std::vector<ValueId> more;
-        if (recipes_.recipeOf(input) >= 0 &&
-            recipes[from].recoverable_until > recipes[r].lastOp()) {
+        if (recipes_.recipeOf(input) >= 0 && recipes[r].isFedBy(recipes[from])) {
           more = roots[from];
         } else if (!isHeldByRecords(input)) {
           more = {input};
@@ -185,18 +185,21 @@ void CompiledPlan::findPaged() {
 
 // A schedule keeps recoverable what it brings back; what it abandons is the executor's business.
 // What it pages has a copy in the store as long as all goes well, and is abandoned otherwise.
-void CompiledPlan::findAbandoned() {
-  abandoned_.assign(graph().values().size(), false);
-  for (const auto& actions : schedule_->before) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kFree) abandoned_[static_cast<size_t>(action.arg)] = true;
+// Returns by value whether the schedule frees it at all.
+std::vector<bool> CompiledPlan::findReturns() {
+  const Graph& g = graph();
+  std::vector<bool> freed(g.values().size(), false);
+  last_return_.assign(g.values().size(), kNoOp);
+  for (size_t k = 0; k < schedule_->before.size(); ++k) {
+    for (const Action& action : schedule_->before[k]) {
+      if (action.kind == ActionKind::kFree) freed[static_cast<size_t>(action.arg)] = true;
       if (action.kind != ActionKind::kRecompute) continue;
       const auto recipe = static_cast<size_t>(recipeOfAction(action.arg));
-      for (ValueId v : recipes_.recipes()[recipe].outputs) {
-        abandoned_[static_cast<size_t>(v.index)] = false;
-      }
+      for (ValueId v : recipes_.recipes()[recipe].outputs)
+        last_return_[static_cast<size_t>(v.index)] = OpId(static_cast<int64_t>(k));
     }
   }
+  return freed;
 }
 
 }  // namespace poet

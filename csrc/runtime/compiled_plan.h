@@ -57,7 +57,8 @@ class CompiledPlan {
     const int r = recipes_.recipeOf(value);
     if (r < 0) return true;
     const OpId until = recipes_.recipes()[static_cast<size_t>(r)].recoverable_until;
-    return abandoned_[static_cast<size_t>(value.index)] && op > static_cast<size_t>(until.index);
+    const OpId now(static_cast<int64_t>(op));
+    return last_return_[static_cast<size_t>(value.index)] <= now && now > until;
   }
   // Whether the records of ops hold the value: it came from outside and outlives the step anyway.
   bool isHeldByRecords(ValueId value) const {
@@ -90,7 +91,7 @@ class CompiledPlan {
   void markRecorded();
   void findRecoverability();
   std::vector<std::vector<ValueId>> findRoots() const;
-  void findAbandoned();
+  std::vector<bool> findReturns();
   void findPaged();
 
   std::shared_ptr<const Recording> recording_;
@@ -103,7 +104,8 @@ class CompiledPlan {
   std::vector<std::vector<ValueId>> roots_;
   std::vector<int64_t> resident_bytes_;
   std::vector<bool> keeps_generator_;
-  std::vector<bool> abandoned_;  // freed by the schedule and not recomputed afterwards
+  std::vector<OpId>
+      last_return_;  // by value: before it the schedule recomputes it for the last time
   std::vector<bool> paged_;
   std::vector<ValueId> moved_early_;
   int64_t stored_bytes_ = -1;

@@ -121,7 +121,7 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
 }
 
 bool Executor::after(const c10::IValue* results, std::string& why) {
-  if (verify_.enabled()) verify_.afterKernel(*plan_, k_);
+  if (verify_.enabled()) verify_.afterKernel(*plan_, k_, [this] { return bytesHeldLonger(); });
   const HotOp& hot = plan_->hot(k_);
   if (hot.raises) {
     why = detail::message(describe(k_), " raised an error when it was traced, and none now");
@@ -143,6 +143,19 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
   }
   advance();
   return true;
+}
+
+int64_t Executor::bytesHeldLonger() const {
+  const std::vector<bool> held_by_poet_only = heldOnly();
+  int64_t bytes = 0;
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    const Value& value = plan_->graph().value(v);
+    const bool is_dead = value.death.valid() && static_cast<size_t>(value.death.index) < k_;
+    const bool stays = residency_[v].kept;  // NumPy shares it, say: the program was told
+    const bool longer = is_dead && !held_by_poet_only[static_cast<size_t>(v.index)];
+    if (residency_.isAvailable(v) && (stays || longer)) bytes += value.bytes;
+  }
+  return bytes;
 }
 
 bool Executor::afterRaise() {
@@ -201,8 +214,7 @@ void Executor::free(ValueId v) {
   pager_.cancelRead(v);  // nothing needed it
   if (entry.kept || !settleCopy(v)) return;
   if (entry.resident && verify_.enabled()) {
-    if (const StorageHold storage = entry.ref.lock())
-      entry.content_hash = Verifier::contentHash(*storage);
+    if (const StorageHold storage = entry.ref.lock()) entry.content_hash = contentHash(v, *storage);
   }
   entry.hold.reset();
   if (entry.ref.expired()) {
@@ -212,16 +224,32 @@ void Executor::free(ValueId v) {
   // Somebody holds it longer than in the trace: it is theirs now.
   if (static_cast<size_t>(plan_->graph().value(v).death.index) < k_) return;
   const bool stored = pager_.hasCopy(v);
-  if (!stored && plan_->wouldBeLost(v, k_)) return;
+  if (!stored && (plan_->wouldBeLost(v, k_) || !hasRoots(v))) return;
   if (!residency_.evict(v)) return;
   ++counters_.evictions;
   if (!stored) holdRoots(v);
+}
+
+uint64_t Executor::contentHash(ValueId v, const c10::StorageImpl& storage) const {
+  const OpId producer = plan_->graph().value(v).producer;
+  const auto& ops = plan_->recording().ops;
+  return Verifier::contentHash(
+      storage, v, producer.valid() ? &ops[static_cast<size_t>(producer.index)] : nullptr);
 }
 
 void Executor::retain(ValueId v) {
   Residency::Entry& entry = residency_[v];
   if (pager_.isArriving(v)) bringBack(v);
   if (entry.bound && entry.resident && !entry.hold) entry.hold = entry.ref.lock();
+}
+
+// A root may have died by now, though nobody has let go of the value that would be made from it:
+// then nothing but that value itself has its bytes.
+bool Executor::hasRoots(ValueId v) const {
+  const std::vector<ValueId>& roots = plan_->rootsOf(v);
+  return std::all_of(roots.begin(), roots.end(), [&](ValueId root) {
+    return residency_.isAvailable(root) || pager_.hasCopy(root);
+  });
 }
 
 void Executor::holdRoots(ValueId v) {

@@ -147,6 +147,10 @@ class Executor {
                             std::vector<bool>& retained);
   void renumberPresumed(const std::vector<Presumed>& values);
   void holdRoots(ValueId v);
+  bool hasRoots(ValueId v) const;
+  // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
+  int64_t bytesHeldLonger() const;
+  uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   void releaseRoots(ValueId v);
   void buryDead(size_t op);
   std::string describe(size_t op) const;

@@ -14,7 +14,7 @@ namespace poet {
 // Begins the transfer; settleCopy() ends it.
 bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
   if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
-  return pager_.write(v, storage, verify_.enabled() ? Verifier::contentHash(*storage) : 0);
+  return pager_.write(v, storage, verify_.enabled() ? contentHash(v, *storage) : 0);
 }
 
 // Before its data is given up. False where the store failed: the value stays then.

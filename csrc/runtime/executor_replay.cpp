@@ -42,6 +42,8 @@ void Executor::bringBack(ValueId v) {
   POET_INTERNAL_ASSERT(recipe >= 0, "value ", v.index, " is needed at ", describe(k_),
                        " and is gone for good");
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
+  POET_INTERNAL_ASSERT(k_ <= static_cast<size_t>(r.unchanged_until.index), "value ", v.index,
+                       " is needed at ", describe(k_), ", and what it was made from has changed");
   for (ValueId input : r.inputs) {
     if (mustComeBack(input)) bringBack(input);
   }

@@ -235,6 +235,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool load(ValueId v);
   void replay(int32_t recipe);
   void replayOp(OpId op, Made& made);
+  uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   at::Tensor tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const;
   void install(ValueId v, StorageHold fresh);
   void leave(ValueId v);

@@ -140,7 +140,7 @@ bool OnlinePolicy::copyToStore(ValueId v) {
   if (hasCopy(v)) return true;
   const StorageHold storage = at(v).ref.lock();
   if (!storage) return false;
-  if (pager_.write(v, storage, verify_ ? Verifier::contentHash(*storage) : 0) && pager_.settle(v))
+  if (pager_.write(v, storage, verify_ ? contentHash(v, *storage) : 0) && pager_.settle(v))
     return true;
   store_failed_ = true;
   return false;
@@ -150,7 +150,7 @@ bool OnlinePolicy::evict(ValueId v, bool to_store) {
   Entry& entry = at(v);
   if (!isReleasable(v) || (to_store ? !copyToStore(v) : !recoverable(v))) return false;
   const StorageHold storage = entry.alive ? entry.ref.lock() : StorageHold();
-  if (storage && verify_) entry.content_hash = Verifier::contentHash(*storage);
+  if (storage && verify_) entry.content_hash = contentHash(v, *storage);
   entry.hold = AllocatorTap::BlockHold();
   entry.foreign.reset();
   entry.own.reset();
@@ -305,6 +305,11 @@ void OnlinePolicy::replayOp(OpId id, Made& made) {
   });
 }
 
+uint64_t OnlinePolicy::contentHash(ValueId v, const c10::StorageImpl& storage) const {
+  const OpId producer = recorder_->value(v).producer;
+  return Verifier::contentHash(storage, v, producer.valid() ? &recorder_->op(producer) : nullptr);
+}
+
 at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const {
   for (const auto& [v, scratch] : made) {
     if (v == slot.value) return tensorOn(scratch, slot);
@@ -324,7 +329,7 @@ at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const M
 void OnlinePolicy::install(ValueId v, StorageHold fresh) {
   Entry& entry = at(v);
   if (verify_ && entry.content_hash != 0) {
-    POET_CHECK_AS(Error, Verifier::contentHash(*fresh) == entry.content_hash,
+    POET_CHECK_AS(Error, contentHash(v, *fresh) == entry.content_hash,
                   "poet (POET_VERIFY): before op ", running_.index, " value ", v.index,
                   " (made by op ", recorder_->value(v).producer.index,
                   ") came back with other bytes than it was evicted with. Please report this.");

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
+#include "trace/tensor_args.h"
+
 namespace poet {
 
 void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, int& copied_list) {
@@ -84,6 +87,15 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
   if (record.generatorState() != nullptr)
     generator.emplace(*generatorOf(record.args()), *record.generatorState());
   op.handle.redispatchBoxed(record.keys(), &stack);
+  size_t out = 0;
+  forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
+    // Nobody may put a smaller result in a larger one's place.
+    POET_INTERNAL_ASSERT(out < op.out.size() && geometryHash(t) == op.out[out].hash,
+                         op.handle.operator_name().name,
+                         " made a result of another shape or type when it ran again");
+    ++out;
+    return true;
+  });
   return stack;
 }
 

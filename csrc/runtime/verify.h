@@ -6,6 +6,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/compiled_plan.h"
@@ -18,13 +19,18 @@ class Verifier {
   bool enabled() const { return enabled_; }
 
   static uint64_t contentHash(const c10::StorageImpl& storage);
+  // Of what `producer`, which made `value`, shows of it (null: of all): mse_loss, say, makes a
+  // storage of its input's size and writes one number to it.
+  static uint64_t contentHash(const c10::StorageImpl& storage, ValueId value,
+                              const RecordedOp* producer);
   void checkContent(const CompiledPlan& plan, size_t op, ValueId value, uint64_t expected,
                     const c10::StorageImpl& storage) const;
 
   // Before the step's first op; just before an op's kernel; just after it.
   void beginStep() { started_ = false; }
   void beforeKernel(const CompiledPlan& plan, size_t op);
-  void afterKernel(const CompiledPlan& plan, size_t op);
+  // `heldLonger` gives the bytes of values that the program holds longer than when it was recorded.
+  void afterKernel(const CompiledPlan& plan, size_t op, const std::function<int64_t()>& heldLonger);
 
  private:
   bool enabled_ = false;

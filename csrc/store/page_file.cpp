@@ -74,6 +74,13 @@ const char* nameOfRamFileSystem(int fd) {
   }
 }
 
+std::string whatToDoAbout(int error) {
+  if (error == EFBIG)
+    return "A limit on the size of files (RLIMIT_FSIZE, `ulimit -f`) is in force; raise it.";
+  if (error == EBADF) return "Something in this process has closed poet's file.";
+  return "The disk may be failing; pass page_dir= a directory on another one.";
+}
+
 }  // namespace
 
 // Goes on after EINTR, and a few times after an I/O error, with pauses that grow.
@@ -185,8 +192,7 @@ void PageFile::write(const std::byte* data, int64_t bytes, int64_t offset) {
           offset, ": ", error == 0 ? "the disk takes no bytes" : std::strerror(error), ". ",
           full ? freeSpace() +
                      " are free. Make room there, or pass page_dir= a directory on another disk."
-               : std::string(
-                     "The disk may be failing; pass page_dir= a directory on another one.")));
+               : whatToDoAbout(error)));
     }
     done += whole;
   }

@@ -85,6 +85,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     }
     values_.push_back(std::move(value));
   }
+  inherited_values_ = values_.size();
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
   for (const OutsideValue& known : prefix.outside) {
     if (static_cast<size_t>(known.value.index) >= values_.size()) break;
@@ -111,19 +112,27 @@ void Recorder::noteDeaths() {
 }
 
 void Recorder::noteKnownDeaths() {
-  size_t kept = 0;
+  size_t touched = 0;
   for (Known& known : known_) {
-    if (known.touched) continue;  // has a value of its own by now
-    if (known.storage.storage.expired() && !known.death.valid()) {
-      if (known_at_.count(known.address) > 0) known_at_.erase(known.address);
-      if (ops_.empty()) continue;  // gone before the first op
+    touched += known.touched ? 1 : 0;
+    if (known.touched || known.death.valid() || !known.storage.storage.expired()) continue;
+    known_at_.erase(known.address);
+    if (ops_.empty()) {
+      known.touched = true;  // gone before the first op: no part of the step
+    } else {
       known.death = OpId(static_cast<int64_t>(ops_.size()) - 1);
     }
-    if (!known.death.valid()) known_at_[known.address] = kept;
-    if (&known_[kept] != &known) known_[kept] = std::move(known);
-    ++kept;
   }
-  known_.erase(known_.begin() + static_cast<int64_t>(kept), known_.end());
+  if (2 * touched > known_.size()) dropTouched();
+}
+
+// They have values of their own by now. Seldom, for the map of the others must follow.
+void Recorder::dropTouched() {
+  const auto is_touched = [](const Known& known) { return known.touched; };
+  known_.erase(std::remove_if(known_.begin(), known_.end(), is_touched), known_.end());
+  for (size_t i = 0; i < known_.size(); ++i) {
+    if (!known_[i].death.valid()) known_at_[known_[i].address] = i;
+  }
 }
 
 ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
@@ -134,7 +143,9 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   Value value;
   value.bytes = static_cast<int64_t>(storage->nbytes());
   value.producer = producer;
-  value.evictable = AllocatorTap::mayRelease(*storage) && !isIndexList(t);
+  // A number of Python's is made for this very op.
+  const bool is_number = t.unsafeGetTensorImpl()->is_wrapped_number();
+  value.evictable = AllocatorTap::mayRelease(*storage) && !isIndexList(t) && !is_number;
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
@@ -450,6 +461,23 @@ void Recorder::fillFirstShown(Recording& recording) const {
   }
 }
 
+// What was there before the step, and is neither an input nor a gradient nor still there when it
+// ends, another step cannot find before an op shows it: see Note [Values from before the step]. A
+// plan that moves it earlier could not be followed, so none moves it.
+void Recorder::keepWhatCannotBeFound() {
+  std::vector<bool> lives(values_.size(), false);
+  for (const Living& one : alive_) lives[static_cast<size_t>(one.value.index)] = true;
+  for (size_t v = inherited_values_; v < values_.size(); ++v) {
+    Value& value = values_[v];
+    const auto index = static_cast<int32_t>(v);
+    if (value.producer.valid() || input_position_.count(index) > 0 ||
+        parameter_of_gradient_.count(index) > 0)
+      continue;
+    // Records may hold small ones beyond their life, so that says nothing.
+    if (!lives[v] && value.bytes > kHeldBytes) value.evictable = false;
+  }
+}
+
 void Recorder::fillOutside(Recording& recording) const {
   std::vector<const Living*> living;
   for (const Living& one : alive_) {
@@ -482,6 +510,7 @@ void Recorder::countFlops() {
 std::unique_ptr<Recording> Recorder::finish() {
   noteDeaths();
   labelValues();
+  keepWhatCannotBeFound();
   const int64_t base = addUntouched();
   auto recording = std::make_unique<Recording>();
   fillDeaths(*recording);

@@ -87,6 +87,7 @@ class Recorder {
 
   void noteDeaths();
   void noteKnownDeaths();
+  void dropTouched();
   Slot slotFor(const at::Tensor& t, int arg, int element, OpId producer);
   ValueId valueOf(const at::Tensor& t, OpId producer);
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
@@ -107,6 +108,7 @@ class Recorder {
   int64_t addUntouched();
   void fillDeaths(Recording& recording) const;
   void fillFirstShown(Recording& recording) const;
+  void keepWhatCannotBeFound();
   void fillOutside(Recording& recording) const;
 
   std::vector<RecordedOp> ops_;
@@ -132,6 +134,7 @@ class Recorder {
   std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
   Companion* companion_ = nullptr;
   int64_t inherited_base_bytes_ = 0;
+  size_t inherited_values_ = 0;
   int optimizer_depth_ = 0;
   bool seen_backward_ = false;
 };

@@ -20,6 +20,7 @@ from poet._errors import (
     StoreError,
     StoreWarning,
 )
+from poet._live import StepTypeError
 from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
@@ -69,6 +70,7 @@ __all__ = [
     "SolverWarning",
     "Status",
     "StepStats",
+    "StepTypeError",
     "StoreError",
     "StoreWarning",
     "Value",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet import _C
-from poet._budgets import format_bytes
+from poet._budgets import format_bytes, format_least_bytes
 from poet._enums import Phase, ValueKind
 
 _MUCH = 0.1  # of the budget
@@ -21,7 +21,7 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
     found = []
     least = schedule.least_ram_budget
     if least is not None:
-        found.append(f"give it {format_bytes(least)} ({least} bytes) or more")
+        found.append(f"give it {format_least_bytes(least)} ({least} bytes) or more")
     if schedule.least_energy_joules is not None:
         found.append(
             f"give it a battery of {schedule.least_energy_joules:.6g} J a step or more, or train "
@@ -32,6 +32,9 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
     device = schedule.device
     if device is not None and not device.has_store:
         found.append("let it page: the device has no store, or paging=False was asked for")
+    if graph.base_bytes > _MUCH * (schedule.ram_budget or 0):
+        base = format_bytes(graph.base_bytes)
+        found.append(f"let go of tensors that the step does not touch: {base} of them are held")
     found += _about_the_op(schedule, graph)
     return tuple(found)
 

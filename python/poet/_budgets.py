@@ -7,7 +7,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import SupportsIndex
@@ -197,6 +197,15 @@ def format_bytes(size: int) -> str:
         if abs(amount) < 1024 or unit == "TiB":
             break
     return f"{amount:.1f} {unit}"
+
+
+def check_budgets(budgets: object) -> None:
+    """Raises ArgumentError unless it is a list of budgets, with one at least."""
+    if isinstance(budgets, str) or not isinstance(budgets, Sequence) or not budgets:
+        raise ArgumentError(
+            'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), as in '
+            f'budgets=["70%"]; got {budgets!r:.80}.'
+        )
 
 
 def format_least_bytes(size: int) -> str:

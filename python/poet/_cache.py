@@ -108,8 +108,9 @@ class Cache:
             return None
         except NotADirectoryError:
             return None
-        except OSError as error:
-            self._warn(str(path), f"{path} cannot be read ({error.strerror}); going on without it.")
+        except (OSError, MemoryError) as error:
+            why = getattr(error, "strerror", None) or "memory is short"
+            self._warn(str(path), f"{path} cannot be read ({why}); going on without it.")
             return None
         except _DamagedError as damage:
             self.drop(kind, key, str(damage))
@@ -120,17 +121,18 @@ class Cache:
 
     def put(self, kind: str, key: Mapping[str, Any], payload: Mapping[str, Any]) -> bool:
         """Keeps the payload under this key. False, and a warning once, where that cannot be."""
-        data = _encode(key, payload)
-        if len(data) > min(_MAX_FILE_BYTES, self._max_bytes):
-            return False
         try:
+            data = _encode(key, payload)
+            if len(data) > min(_MAX_FILE_BYTES, self._max_bytes):
+                return False
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self._path(kind, key), data)
             self._trim()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            why = getattr(error, "strerror", None) or str(error) or "memory is short"
             self._warn(
                 "unwritable",
-                f"nothing can be kept in {self.folder} ({error.strerror or error}); going on "
+                f"nothing can be kept in {self.folder} ({why}); going on "
                 "without. Name another folder with cache_dir=, or pass cache_dir=None.",
             )
             return False
@@ -235,7 +237,8 @@ def _read(path: Path) -> bytes:
             raise _DamagedError("it is not a file")
         if status.st_size > _MAX_FILE_BYTES:
             raise _DamagedError(f"it has {status.st_size} bytes, more than any entry")
-        return file.read(_MAX_FILE_BYTES + 1)
+        # What is read must not be limited by what might be: memory may be short.
+        return file.read(status.st_size + 1)
 
 
 def _decode(data: bytes, key: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from poet import _C, _cli_doctor, _cli_profile, _cli_show, _cli_solve
-from poet._cli_common import EXIT_CODES, Commands, ExitCode
-from poet._errors import ArgumentError, FormatError, PoetError
+from poet._cli_common import EXIT_CODES, Commands, ExitCode, check_outputs
+from poet._errors import PoetError
+
+_OWN_PREFIX = "poet: "  # of messages that are also read without a command's name before them
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: see `ExitCode`.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough: `poet show devices | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.PLAN
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     run = getattr(options, "run", None)
@@ -28,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return ExitCode.WRONG_USE
     try:
+        check_outputs(options)
         return int(run(options))
-    except (ArgumentError, FormatError) as error:
-        print(f"poet {options.command}: {error}", file=sys.stderr)
-        return ExitCode.WRONG_USE
-    except PoetError as error:
-        print(f"poet {options.command}: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        raise
+    except (PoetError, OSError) as error:
+        print(f"poet {options.command}: {str(error).removeprefix(_OWN_PREFIX)}", file=sys.stderr)
         return ExitCode.WRONG_USE
     except KeyboardInterrupt:
         print(f"poet {options.command}: interrupted", file=sys.stderr)

@@ -15,6 +15,7 @@ from poet._devices import HOST, find_device
 from poet._enums import Status
 from poet._errors import ArgumentError
 from poet._original import OriginalSolution
+from poet._outputs import check_output, check_picture
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
@@ -238,6 +239,19 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
+def check_outputs(options: argparse.Namespace) -> None:
+    """Before the work: whether what it is to write can be written.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    for name in ("out", "perfetto"):
+        if getattr(options, name, None):
+            check_output(getattr(options, name), f"--{name}")
+    if getattr(options, "plot", None):
+        check_picture(options.plot, "--plot")
+
+
 def print_json(thing: object) -> None:
     """Prints JSON for programs to standard output."""
     json.dump(thing, sys.stdout, indent=2)
@@ -292,6 +306,7 @@ __all__ = [
     "add_solve_arguments",
     "add_training_arguments",
     "as_record",
+    "check_outputs",
     "exit_code",
     "load_device_of",
     "load_graph_of",

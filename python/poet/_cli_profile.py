@@ -14,7 +14,7 @@ examples:
   poet profile --remeasure --json
   poet profile --page-dir /mnt/nvme
 
-Energy is measured where the package zeus (pip install 'poet-torch[energy]') may read the
+Energy is measured where the package zeus (pip install zeus) may read the
 processors' counters; else it is that of the stated power model, and the output says so.
 
 """

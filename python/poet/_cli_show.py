@@ -17,6 +17,7 @@ from poet._cli_common import (
 )
 from poet._devices import device_names, find_device
 from poet._presets import find_preset, preset_names
+from poet._summary import summary
 
 _EXAMPLES = """\
 examples:
@@ -69,7 +70,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_record(schedule))
     else:
-        print(schedule.summary(graph))
+        print(summary(schedule, graph, device))
     return ExitCode.PLAN
 
 

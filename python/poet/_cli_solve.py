@@ -54,7 +54,7 @@ examples:
 
 _COMPARE_EXAMPLES = """\
 examples:
-  poet compare --model resnet18_cifar --platform a72 --budgets 90%,70%,50%,30%
+  poet compare --model resnet18_cifar --platform a72 --budgets 90% 70% 50% 30%
   poet compare --model linear --budgets 70% --methods poet,rotor,dtr --out table.csv --plot it.png
 
 """
@@ -112,16 +112,16 @@ def _run_solve(options: argparse.Namespace) -> int:
         **solve_options(options),
         **training_options(options),
     )
+    if options.json:
+        print_json(as_record(schedule))
+    else:
+        print(schedule)
     if options.out:
         save_all(schedule, options.out)
     if schedule.has_plan and options.plot:
         schedule.plot(options.plot)
     if schedule.has_plan and options.perfetto:
         schedule.to_perfetto(options.perfetto)
-    if options.json:
-        print_json(as_record(schedule))
-    else:
-        print(schedule)
     return exit_code(schedule)
 
 
@@ -206,18 +206,19 @@ def _add_pareto(commands: Commands) -> None:
     parser.set_defaults(run=_run_pareto)
 
 
+def _split(words: list[str]) -> list[str]:
+    """Budgets as people list them: "60% 70%", "60%,70%"."""
+    return [budget for word in words for budget in word.split(",") if budget]
+
+
 def _run_pareto(options: argparse.Namespace) -> int:
     curve = pareto(
-        budgets=options.budgets,
+        budgets=options.budgets and _split(options.budgets),
         points=options.points,
         verbose=_shows_progress(options),
         **solve_options(options),
     )
     planned = [schedule for schedule in curve if schedule.has_plan]
-    if options.plot and planned:
-        from poet._plot import plot_pareto  # noqa: PLC0415  matplotlib is optional
-
-        plot_pareto(curve, options.plot)
     if options.json:
         print_json([as_record(schedule) for schedule in curve])
     else:
@@ -226,6 +227,10 @@ def _run_pareto(options: argparse.Namespace) -> int:
             if schedule.has_plan:
                 cost = f"{schedule.energy_joules:12.6g} J {schedule.makespan_seconds:12.6g} s"
             print(f"{schedule.ram_budget:14} bytes  {schedule.status:10} {cost}")
+    if options.plot and planned:
+        from poet._plot import plot_pareto  # noqa: PLC0415  matplotlib is optional
+
+        plot_pareto(curve, options.plot)
     if planned:
         return ExitCode.PLAN
     return max(exit_code(schedule) for schedule in curve)
@@ -239,8 +244,9 @@ def _add_compare(commands: Commands) -> None:
     add_solve_arguments(parser, seconds=60)
     parser.add_argument(
         "--budgets",
-        default=",".join(DEFAULT_BUDGETS),
-        metavar="SIZE,...",
+        nargs="+",
+        default=list(DEFAULT_BUDGETS),
+        metavar="SIZE",
         help="shares of plain training's peak, or sizes (default: 90%%,70%%,50%%,30%%)",
     )
     parser.add_argument(
@@ -262,16 +268,16 @@ def _run_compare(options: argparse.Namespace) -> int:
         words["count"] = options.count or "activations"
     found = compare(
         graph=_request(options).graph(open_cache(options.cache_dir or True)),
-        budgets=options.budgets.split(","),
+        budgets=_split(options.budgets),
         methods=options.methods.split(",") if options.methods else None,
         verbose=_shows_progress(options),
         **words,
     )
+    print(found.to_json() if options.json else found)
     if options.out:
         found.save(options.out)
     if options.plot:
         found.plot(options.plot)
-    print(found.to_json() if options.json else found)
     if any(row.peak_bytes is not None for row in found.rows):
         return ExitCode.PLAN
     infeasible = all(row.status == Status.INFEASIBLE for row in found.rows)

@@ -14,11 +14,19 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from poet import _C
-from poet._budgets import ByteBudget, format_bytes, parse_bytes, positive_number, whole_number
+from poet._budgets import (
+    ByteBudget,
+    check_budgets,
+    format_bytes,
+    parse_bytes,
+    positive_number,
+    whole_number,
+)
 from poet._compare_live import Measurement, measure_plain, measure_wrapped
 from poet._errors import ArgumentError
 from poet._methods import check_method, methods
 from poet._models import as_graph
+from poet._outputs import check_output
 from poet._results import Simulation
 from poet._solve import choose_device, on_device, solve
 from poet._trace import trace
@@ -163,14 +171,20 @@ class Comparison:
             path: of the picture; the ending says the format (.png, .svg, .pdf).
 
         Raises:
-            ArgumentError: matplotlib is not installed.
+            ArgumentError: no picture can be written there.
+            PoetRuntimeError: matplotlib is not installed.
         """
         from poet._compare_plot import draw  # noqa: PLC0415  matplotlib is optional
 
         draw(self, path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_json()`, `to_csv()` or the table, by the ending .json, .csv or any other."""
+        """Writes `to_json()`, `to_csv()` or the table, by the ending .json, .csv or any other.
+
+        Raises:
+            ArgumentError: no file can be written there.
+        """
+        check_output(path, "path")
         ending = Path(path).suffix.lower()
         text = {".json": self.to_json, ".csv": self.to_csv}.get(ending, lambda: str(self) + "\n")()
         Path(path).write_text(text, encoding="utf-8")
@@ -229,6 +243,7 @@ def compare(
     recorded = _recorded(step, args, graph, live)
     device = choose_device(platform, options.get("cost_model"), False)
     counted = on_device(recorded, device, options.get("count"))
+    check_budgets(budgets)
     sizes = [parse_bytes(budget, plain_peak_bytes=counted.plain_peak_bytes) for budget in budgets]
     plain_live = measure_plain(step, count) if live and step is not None else None
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from poet._errors import ArgumentError
+from poet._outputs import check_picture, load_figure
 
 if TYPE_CHECKING:
     from poet._compare import Comparison
@@ -16,17 +16,10 @@ _OURS = "poet"
 
 def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Two panels side by side; a method without any plan is named in the legend all the same."""
-    try:
-        import matplotlib  # noqa: PLC0415  optional
-
-        matplotlib.use("Agg", force=False)
-        from matplotlib import pyplot  # noqa: PLC0415
-    except ImportError as error:
-        raise ArgumentError(
-            f"plot: expected matplotlib to be installed ({error}). Run pip install matplotlib."
-        ) from error
+    check_picture(path)
     plain = comparison.plain
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 5), sharex=True, layout="constrained")
+    figure = load_figure()(figsize=(11, 5), layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True)
     axes = (
         (panels[0], "makespan_seconds", plain.makespan_seconds, "time of the step / plain"),
         (panels[1], "energy_joules", plain.energy_joules, "energy of the step / plain"),
@@ -55,4 +48,3 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         panel.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)

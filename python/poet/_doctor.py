@@ -98,7 +98,7 @@ def report(findings: list[Finding]) -> str:
             lines.append(f"{'':<8}{'':<{width}}  -> {finding.advice}")
     missing = [finding.topic for finding in findings if finding.state == "missing"]
     if missing:
-        lines.append(f"poet does not work here yet: {', '.join(missing)}")
+        lines.append(f"not ready, see above: {', '.join(missing)}")
     else:
         lines.append("poet works here")
     return "\n".join(lines)

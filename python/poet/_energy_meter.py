@@ -59,7 +59,7 @@ def open_meter() -> tuple[EnergyMeter | None, str]:
     try:
         from zeus.monitor import ZeusMonitor  # noqa: PLC0415  optional
     except ImportError:
-        return None, "the package zeus is not installed (pip install 'poet-torch[energy]')"
+        return None, "the package zeus is not installed (pip install zeus)"
     try:
         meter = EnergyMeter(ZeusMonitor())
     except Exception as error:  # whatever a driver says

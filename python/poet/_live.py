@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -29,11 +30,23 @@ class StepTypeError(ArgumentError, TypeError):
 
 
 def check_step(step: object) -> Callable[..., Any]:
-    """The step itself, if it can be called.
+    """The step itself, if it can be called and may be a whole step.
 
     Raises:
-        ArgumentError: it cannot (the error is a TypeError as well).
+        ArgumentError: it cannot (the error is a TypeError as well), or it is a module.
     """
+    if isinstance(step, torch.nn.Module):
+        raise StepTypeError(
+            "step: expected a function that runs one whole training step; got the module "
+            f"{type(step).__name__}, whose call runs the forward pass alone. Put forward, backward "
+            "and the optimizer's step in a function and pass that."
+        )
+    if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
+        raise StepTypeError(
+            "step: expected a function whose call runs one whole training step; calling "
+            f"{getattr(step, '__qualname__', step)} only makes a coroutine or a generator. Wrap "
+            "the function that does the work."
+        )
     if callable(step):
         return step
     raise StepTypeError(
@@ -53,27 +66,36 @@ def no_ops_error(step: object) -> ArgumentError:
     name = getattr(step, "__qualname__", type(step).__name__)
     return ArgumentError(
         f"step: expected a training step that runs PyTorch operators on CPU tensors; {name} ran "
-        "none that poet could record on this thread. Check that the step trains a model, and that "
-        "the model is on the CPU."
+        "none that poet could record on this thread. Check that the step trains a model, that the "
+        "model is on the CPU, and that the call does the work itself (one that returns a generator "
+        "or a coroutine does not)."
     )
 
 
-def existing_tensors() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def existing_tensors(*, thorough: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Every tensor that Python holds, and apart from them the gradients that hang on them.
 
-    Collects garbage first: what is about to go must not count as resident for good.
+    Collects garbage first: what is about to go must not count as resident for good. `thorough`
+    collects all of it, which takes longer than many a step; else the young.
     """
-    gc.collect()
-    found: list[torch.Tensor] = []
-    gradients: list[torch.Tensor] = []
+    gc.collect(2 if thorough else 1)
+    kinds = _kinds_of_tensors()
+    found = [thing for thing in gc.get_objects() if type(thing) in kinds]
     with torch._C.DisableTorchFunctionSubclass():
-        for thing in gc.get_objects():
-            if not issubclass(type(thing), torch.Tensor):
-                continue
-            found.append(thing)
-            if thing.is_leaf and thing.grad is not None:
-                gradients.append(thing.grad)
+        gradients = [t.grad for t in found if t.is_leaf and t.grad is not None]
     return found, gradients
+
+
+def _kinds_of_tensors() -> set[type]:
+    """torch.Tensor and every class below it: looking one up is quicker than issubclass()."""
+    kinds: set[type] = set()
+    more: list[type] = [torch.Tensor]
+    while more:
+        kind = more.pop()
+        if kind not in kinds:
+            kinds.add(kind)
+            more += type.__subclasses__(kind)
+    return kinds
 
 
 def leaves_with_gradients() -> list[torch.Tensor]:
@@ -165,7 +187,7 @@ def run_step(
     """
     _tell_of_collectives(session)
     traced = session.next_step_is_traced()
-    existing, gradients = (held or existing_tensors)() if traced else ([], [])
+    existing, gradients = _resident(session, held) if traced else ([], [])
     batch = tensors_in((args, kwargs)) if inputs is None else inputs
     with optimizer_phases(session):
         failed = True
@@ -180,6 +202,14 @@ def run_step(
             if _C.is_listening():
                 report = _end_step(session, failed)
     return result, report
+
+
+def _resident(
+    session: _C.Session, held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    if held is not None:
+        return held()
+    return existing_tensors(thorough=session.counters()["traced_steps"] == 0)
 
 
 def run_unrecorded(

@@ -162,7 +162,7 @@ class _Program:
             from scipy.sparse import coo_matrix  # noqa: PLC0415
         except ImportError as error:
             raise PoetRuntimeError(
-                "accounting=\"original\" needs SciPy: pip install 'poet-torch[paper]'."
+                'accounting="original" needs SciPy: pip install scipy.'
             ) from error
         self._correctness()
         self._memory()

@@ -11,6 +11,7 @@ from typing import Any
 from poet import _C
 from poet._budgets import (
     ByteBudget,
+    check_budgets,
     parse_bytes,
     positive_number,
     whole_number,
@@ -19,7 +20,14 @@ from poet._cache import open_cache
 from poet._errors import ArgumentError
 from poet._models import ModelRequest, is_paper
 from poet._progress import RoundsBar
-from poet._solve import choose_device, on_device, solve
+from poet._solve import (
+    choose_device,
+    finely_sliced,
+    on_device,
+    sliced,
+    solve,
+    update_is_too_large,
+)
 
 _LEAST_SHARE = 0.2  # of the time, for the least budget where none is given
 _FIRST_PASS_SHARE = 0.6  # of the rest
@@ -78,8 +86,10 @@ def pareto(
     if request.paper:
         options = {"count": "activations", "cost_model": "paper"} | options
     device = choose_device(platform, options.get("cost_model"), request.paper)
-    recorded = request.graph_or(graph, open_cache(options.get("cache_dir", True)))
-    recorded = on_device(recorded, device, options.get("count"), request.paper)
+    step = request.graph_or(graph, open_cache(options.get("cache_dir", True)))
+    count = options.get("count")
+    recorded = on_device(step, device, count, request.paper)
+    may_slice = device.direct_kernels and count in (None, "all") and not request.paper
     if minimize == "memory":
         raise ArgumentError(
             'minimize: expected "energy" or "time": a curve of budgets shows what less memory '
@@ -93,7 +103,7 @@ def pareto(
             ram_budget=budget,
             minimize=minimize,
             time_limit_s=max(seconds, 0.1),
-            slices=False,  # one graph for the whole curve
+            slices=False,  # the curve's own, the same for every point
             starts=[start for start in starts if start.has_plan],
             **options,
         )
@@ -102,13 +112,21 @@ def pareto(
         number = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
         peak = recorded.plain_peak_bytes()
         # A budget of one byte is never met: what is reported instead is the least that was found.
-        least = best(1, _LEAST_SHARE * limit, []).least_ram_budget or peak
+        closest = best(1, _LEAST_SHARE * limit, [])
+        if may_slice and update_is_too_large(closest):
+            cut = finely_sliced(step, closest.least_ram_budget or peak)
+            recorded = on_device(cut, device, count)
+            closest = best(1, _LEAST_SHARE * limit, [])
+        least = closest.least_ram_budget or peak
         budgets = [least + (peak - least) * k // (number - 1) for k in range(number)]
-    elif isinstance(budgets, str) or not isinstance(budgets, Sequence) or not budgets:
-        raise ArgumentError(
-            'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), or None; got '
-            f"{budgets!r}."
-        )
+    else:
+        check_budgets(budgets)
+        sizes = [_bytes(budget, recorded) for budget in budgets]  # shares are of the whole step
+        budgets = sizes
+        if may_slice:
+            cut = sliced(step, min(sizes) - step.base_bytes, min(sizes))
+            if cut is not step:
+                recorded = on_device(cut, device, count)
     curve: dict[int, _C.Schedule] = {}
 
     def left() -> float:

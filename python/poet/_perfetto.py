@@ -9,6 +9,7 @@ from typing import Any
 
 from poet import _C
 from poet._enums import NodeKind
+from poet._outputs import check_output
 from poet._timeline import Span, Timeline, timeline
 
 # One row of the viewer for each; transfers beside ops overlap with the rows of ops.
@@ -39,9 +40,14 @@ def to_perfetto(
     Returns:
         The JSON text.
 
+    Raises:
+        ArgumentError: no file can be written to `path`.
+
     Source of the format: "Trace Event Format", Google; events of type X (spans), C (counters) and
     M (names).
     """
+    if path is not None:
+        check_output(path, "path")
     line = timeline(schedule, graph, device)
     events = _names(line)
     for span in line.spans:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from poet import _C
@@ -18,17 +19,18 @@ from poet._budgets import (
 )
 from poet._cache import Cache
 from poet._constraints import NO_SHARE, StepShare
-from poet._enums import Status
+from poet._enums import Objective, Status
 from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeError, StoreWarning
 from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
 from poet._profile import with_known_watts
-from poet._solve import solve_on
+from poet._solve import solve_on, solve_with_bar
 from poet._store import StoreSpeed, known_speed, store_speed
 from poet._store_watch import StoreWatch
 from poet._warn import warn
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
+_SHORTEST_SEARCH_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class PlanningOptions:
         time_limit_s: seconds that solving may take.
         method: what plans.
         share: what constraints on the whole training leave for a step.
+        background: training goes on while a plan is solved for.
     """
 
     platform: str
@@ -58,6 +61,7 @@ class PlanningOptions:
     time_limit_s: float
     method: str = "poet"
     share: StepShare = NO_SHARE
+    background: bool = True
 
 
 class StepPlanner:
@@ -166,10 +170,12 @@ class StepPlanner:
         schedule = self.schedules.get(variant)
         if self._speed is None or self._page_folder is None or schedule is None:
             return False
+        seconds = max(schedule.solve_seconds, _SHORTEST_SEARCH_S)
+        price = 0.0 if self._options.background else seconds
         watch = self._watches.setdefault(variant, StoreWatch())
         if not watch.may_ask or variant in self._again:
             return False
-        seen = watch.observe(self._session.counters, schedule.makespan_seconds, self._speed)
+        seen = watch.observe(self._session.counters, schedule.makespan_seconds, self._speed, price)
         if seen is None:
             return False
         self._say(
@@ -236,43 +242,98 @@ class StepPlanner:
 
     def _solve(self, variant: int, graph: _C.Graph) -> None:
         request = self._request()
+        again = variant in self._again
+        if again and not self._options.background:  # what wants_another_plan reckoned with
+            seconds = max(self.schedules[variant].solve_seconds, _SHORTEST_SEARCH_S)
+            request = dataclasses.replace(request, time_limit_s=min(seconds, request.time_limit_s))
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, self._largest_peak)
-        schedule = solve_on(
+        schedule = self._search(
+            graph,
+            request,
+            budget,
+            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
+            starts=[self.schedules[variant]] if again else [],
+        )
+        if self.stopped.is_set():
+            return
+        found, schedule = schedule, self._options.share.hold(schedule)
+        if schedule.status not in _WITH_PLAN:
+            if again:
+                return  # the plan in force keeps the budget all the same
+            kept = self._within_memory_alone(graph, request, budget, found)
+            if self.stopped.is_set():
+                return
+            if kept is None:
+                self._do_without(variant, schedule, budget)
+                return
+            self._warn_without_plan(schedule, budget, graph.plain_seconds, kept)
+            schedule = _C.held_to(kept, f"within the memory budget alone: {schedule.message}", None)
+        elif self._cached is not None:
+            self._cached.keep(graph, request, found)
+        if self._put_in_force(variant, schedule):
+            self._tell("plan in force", schedule, graph, budget)
+        else:  # paging has just been given up
+            self._solve(variant, graph)
+
+    def _search(
+        self,
+        graph: _C.Graph,
+        request: PlanRequest,
+        budget: int,
+        *,
+        runtime_budget_seconds: float | None,
+        minimize: str | None = None,
+        starts: Sequence[_C.Schedule] = (),
+    ) -> _C.Schedule:
+        search = solve_with_bar if self._shows_bar() else solve_on
+        return search(
             graph,
             request.device,
             ram_budget_bytes=budget,
-            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
-            minimize=request.minimize,
+            runtime_budget_seconds=runtime_budget_seconds,
+            minimize=minimize or request.minimize,
             recompute=request.recompute,
             paging=request.paging,
             away_between_steps=request.away_between_steps,
             time_limit_s=request.time_limit_s,
             method=request.method,
             should_stop=self.stopped.is_set,
-            starts=[self.schedules[variant]] if variant in self._again else [],
+            starts=starts,
         )
-        if self.stopped.is_set():
-            return
-        found, schedule = schedule, self._options.share.hold(schedule)
-        if schedule.status not in _WITH_PLAN:
-            if variant in self._again:
-                return  # the plan in force keeps the budget all the same
-            self.schedules[variant] = schedule
-            self._session.set_unplannable(variant)
-            self.message = schedule.message or f"the planner ended with status {schedule.status}"
-            if self._options.method != "poet":
-                self.no_plan = self._no_plan_error(schedule, budget)
-                raise self.no_plan
-            plain_seconds = self._session.graph_of(variant).plain_seconds
-            self._warn_without_plan(schedule, budget, plain_seconds)
-            return
-        if self._cached is not None:
-            self._cached.keep(graph, request, found)
-        if self._put_in_force(variant, schedule):
-            self._tell("plan in force", schedule, graph, budget)
-        else:  # paging has just been given up
-            self._solve(variant, graph)
+
+    def _within_memory_alone(
+        self, graph: _C.Graph, request: PlanRequest, budget: int, found: _C.Schedule
+    ) -> _C.Schedule | None:
+        """The best plan for the memory budget where deadline or battery cannot be kept as well.
+
+        `found` is what was found before the battery was looked at. None where memory alone is too
+        much to ask for, and for a named method, which trains with what it was asked for only.
+        """
+        if request.method != "poet":
+            return None
+        if found.status in _WITH_PLAN:
+            return found
+        if deadline_seconds(request, graph.plain_seconds) is None:
+            return None
+        quickest = self._search(
+            graph, request, budget, runtime_budget_seconds=None, minimize=Objective.TIME
+        )
+        return quickest if quickest.status in _WITH_PLAN else None
+
+    def _do_without(self, variant: int, schedule: _C.Schedule, budget: int) -> None:
+        self.schedules[variant] = schedule
+        self._session.set_unplannable(variant)
+        self.message = schedule.message or f"the planner ended with status {schedule.status}"
+        if self._options.method != "poet":
+            self.no_plan = self._no_plan_error(schedule, budget)
+            raise self.no_plan
+        plain_seconds = self._session.graph_of(variant).plain_seconds
+        self._warn_without_plan(schedule, budget, plain_seconds)
+
+    def _shows_bar(self) -> bool:
+        """Training stands still meanwhile, and somebody watches."""
+        return not self._options.background and sys.stderr is not None and sys.stderr.isatty()
 
     def _request(self) -> PlanRequest:
         paging = self._page_folder is not None
@@ -335,7 +396,14 @@ class StepPlanner:
             f"{advice}, or choose another method."
         )
 
-    def _warn_without_plan(self, schedule: _C.Schedule, budget: int, plain_seconds: float) -> None:
+    def _warn_without_plan(
+        self,
+        schedule: _C.Schedule,
+        budget: int,
+        plain_seconds: float,
+        kept: _C.Schedule | None = None,
+    ) -> None:
+        """`kept`: the plan that keeps the memory budget alone; None: there is none."""
         if self._warned:
             return
         self._warned = True
@@ -343,6 +411,8 @@ class StepPlanner:
             advice = "Give it a larger battery, or train for fewer steps"
         elif (schedule.runtime_budget_seconds or plain_seconds) < plain_seconds:
             advice = "Give it more time, or no deadline"
+        elif kept is not None:
+            advice = "Give it more time or memory"
         else:
             least = schedule.least_ram_budget
             advice = (
@@ -357,14 +427,18 @@ class StepPlanner:
         if schedule.status == Status.TIME_LIMIT:
             over = "the planner's time was over before it had found one"
             why = f"{over} ({why})" if why else over
-        cap = (
-            "the online policy keeps it inside the budget where it can"
-            if self._policed_bytes
-            else "its memory may exceed the budget"
-        )
+        if kept is not None:
+            goes_on = (
+                "with a plan that keeps the memory budget alone, and takes "
+                f"{format_seconds(kept.makespan_seconds)} a step by prediction."
+            )
+        elif self._policed_bytes:
+            goes_on = "without a plan: the online policy keeps it inside the budget where it can."
+        else:
+            goes_on = "without a plan: its memory may exceed the budget."
         warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {why}. {advice}. Training goes on without a plan: {cap}.",
+            f"{schedule.status}: {why}. {advice}. Training goes on {goes_on}",
             BudgetWarning,
         )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from poet import _C
 from poet._enums import NodeKind
-from poet._errors import ArgumentError, PoetRuntimeError
+from poet._errors import ArgumentError
+from poet._outputs import check_picture, load_figure
 from poet._timeline import Timeline, timeline
 
 # Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
@@ -41,7 +42,8 @@ def plot(
         The matplotlib.figure.Figure.
 
     Raises:
-        ArgumentError: the schedule has no plan, or its graph or device is not known.
+        ArgumentError: the schedule has no plan, its graph or device is not known, or no picture can
+            be written to `path`.
         PoetRuntimeError: matplotlib is not installed.
     """
     if not schedule.has_plan:
@@ -49,7 +51,7 @@ def plot(
             f"schedule: expected one with a plan to draw; this one is {schedule.status}. "
             "print(schedule) says why."
         )
-    figure = _figure(height=7.0)
+    figure = _figure(path, height=7.0)
     line = timeline(schedule, graph, device)
     above, below = figure.subplots(
         2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2), "hspace": 0.08}
@@ -73,13 +75,13 @@ def plot_pareto(
         The matplotlib.figure.Figure.
 
     Raises:
-        ArgumentError: none of them has a plan.
+        ArgumentError: none of them has a plan, or no picture can be written to `path`.
         PoetRuntimeError: matplotlib is not installed.
     """
     planned = [each for each in schedules if each.has_plan]
     if not planned:
         raise ArgumentError("schedules: expected one with a plan at least, to draw a curve.")
-    figure = _figure(height=4.5)
+    figure = _figure(path, height=4.5)
     axes = figure.subplots()
     objective = planned[0].objective
     scale, unit = _unit(max(each.ram_budget or each.peak_bytes for each in planned))
@@ -87,12 +89,13 @@ def plot_pareto(
     costs = [_cost(each) for each in planned]
     axes.plot(budgets, costs, "o-", color=_COLOURS[NodeKind.OP][1], label="best plan found")
     bounded = [
-        (budget, each.bound)
+        (budget, each.bound_all)
         for budget, each in zip(budgets, planned, strict=True)
-        if each.bound is not None and each.bound_scope == "all"
+        if each.bound_all is not None
     ]
     if bounded:
-        axes.plot(*zip(*bounded, strict=True), ":", color="0.5", label="no plan costs less")
+        # Not joined: between two budgets a bound is not on the line through theirs.
+        axes.plot(*zip(*bounded, strict=True), "_", color="0.5", label="no plan costs less")
     axes.set_xlabel(f"memory budget ({unit})")
     axes.set_ylabel("energy of a step (J)" if objective == "energy" else "time of a step (s)")
     axes.grid(alpha=0.3)
@@ -104,14 +107,10 @@ def _cost(schedule: _C.Schedule) -> float:
     return schedule.energy_joules if schedule.objective == "energy" else schedule.makespan_seconds
 
 
-def _figure(*, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise PoetRuntimeError(
-            "Pictures need matplotlib, which is not installed: pip install 'poet-torch[plot]'."
-        ) from error
-    return Figure(figsize=(10, height), dpi=120)
+def _figure(path: str | os.PathLike[str] | None, *, height: float) -> Any:
+    if path is not None:
+        check_picture(path)
+    return load_figure()(figsize=(10, height), dpi=120)
 
 
 def _written(figure: Any, path: str | os.PathLike[str] | None) -> Any:
@@ -182,7 +181,7 @@ def _draw_memory(axes: Any, line: Timeline, schedule: _C.Schedule) -> None:
     top = max([span.resident_bytes for span in line.spans] + [schedule.ram_budget or 0, 1])
     plain = _plain(line)
     scale, unit = _unit(max(top, max(plain[1], default=0)))
-    times = [span.start for span in line.spans] + [line.seconds]
+    times = [span.at for span in line.spans] + [line.seconds]
     held = [span.resident_bytes / scale for span in line.spans]
     held.append(held[-1] if held else 0.0)
     axes.fill_between(times, held, step="post", color="#56B4E9", alpha=0.5, linewidth=0)

@@ -136,7 +136,7 @@ def _transformers(name: str) -> Any:
     except ImportError as error:
         raise PoetRuntimeError(
             f"model: the preset {name!r} is made of Hugging Face's modules, and the package "
-            "transformers is not installed. pip install 'poet-torch[presets]'."
+            "transformers is not installed: pip install 'transformers>=4.50'."
         ) from error
     return transformers
 

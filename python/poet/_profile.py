@@ -127,7 +127,7 @@ def profile(
     that did run stay those that were recorded.
 
     Watts come from the processors' own counters (RAPL) through the package zeus, where both are
-    there (`pip install 'poet-torch[energy]'`); else from the stated power model.
+    there (`pip install zeus`); else from the stated power model.
     `HostProfile.energy_source` says which, as `Schedule.device.energy_source` does.
 
     Args:

@@ -249,7 +249,7 @@ def solve(
         "starts": _starts(starts),
         "solver": chosen,
     }
-    search = _with_bar if verbose else solve_on
+    search = solve_with_bar if verbose else solve_on
 
     def plan(of_the_device: _C.Graph) -> _C.Schedule:
         return search(of_the_device, device, on_progress=on_progress, **asked)
@@ -257,12 +257,12 @@ def solve(
     may_slice = device.direct_kernels and count in (None, "all") and not request.paper
     if not (flag(slices, "slices") and may_slice):
         return share.hold(plan(recorded))
-    cut = _sliced(step, ram_budget_bytes - step.base_bytes, ram_budget_bytes)
+    cut = sliced(step, ram_budget_bytes - step.base_bytes, ram_budget_bytes)
     if cut is step or recorded.signature in {start.graph_signature for start in asked["starts"]}:
         schedule = plan(recorded)
-        if not _update_is_too_large(schedule) or asked["starts"]:
+        if not update_is_too_large(schedule) or asked["starts"]:
             return share.hold(schedule)
-        cut = _sliced(step, int(_SLICE * ram_budget_bytes), ram_budget_bytes)
+        cut = finely_sliced(step, ram_budget_bytes)
         if cut is step:
             return share.hold(schedule)
     return share.noted(_about_slices(cut)).hold(plan(on_device(cut, device, count)))
@@ -283,11 +283,12 @@ def _check_accounting(accounting: object, paper: bool, share: StepShare) -> None
         )
 
 
-def _with_bar(
+def solve_with_bar(
     graph: _C.Graph,
     device: _C.DeviceProfile,
     *,
-    on_progress: Callable[[SearchPoint], object] | None,
+    on_progress: Callable[[SearchPoint], object] | None = None,
+    should_stop: Callable[[], bool] | None = None,
     **asked: Any,
 ) -> _C.Schedule:
     """`solve_on` with a progress bar."""
@@ -299,16 +300,24 @@ def _with_bar(
             if on_progress is not None:
                 on_progress(point)
 
-        return solve_on(graph, device, on_progress=tell, should_stop=bar.poll, **asked)
+        def stops() -> bool:
+            return bar.poll() or (should_stop is not None and should_stop())
+
+        return solve_on(graph, device, on_progress=tell, should_stop=stops, **asked)
 
 
-def _sliced(graph: _C.Graph, threshold_bytes: int, ram_budget_bytes: int) -> _C.Graph:
+def sliced(graph: _C.Graph, threshold_bytes: int, ram_budget_bytes: int) -> _C.Graph:
     """The step with the optimizer's largest ops in slices; itself where none is too large."""
     cut = _C.slice_optimizer(graph, max(0, threshold_bytes), max(1, int(_SLICE * ram_budget_bytes)))
     return graph if len(cut) == len(graph) else cut
 
 
-def _update_is_too_large(schedule: _C.Schedule) -> bool:
+def finely_sliced(graph: _C.Graph, ram_budget_bytes: int) -> _C.Graph:
+    """Likewise, with every op in slices that touches more than a small part of the budget."""
+    return sliced(graph, int(_SLICE * ram_budget_bytes), ram_budget_bytes)
+
+
+def update_is_too_large(schedule: _C.Schedule) -> bool:
     """Whether nothing fits, and it is an op of the optimizer that sets the least budget."""
     graph, at = schedule.traced_graph, schedule.least_ram_op
     if schedule.status is not Status.INFEASIBLE or graph is None or at is None or at >= len(graph):

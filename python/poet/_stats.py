@@ -109,6 +109,17 @@ class StepStats:
     held_steps: int
     held_seconds: float
 
+    def __str__(self) -> str:
+        """What is not zero, empty or False, one a line; `repr` has everything."""
+        shown = {name: value for name, value in dataclasses.asdict(self).items() if value}
+        width = max((len(name) for name in shown), default=0)
+        return "\n".join(
+            f"{name:{width}}  {value:.6g}"
+            if isinstance(value, float)
+            else f"{name:{width}}  {value}"
+            for name, value in shown.items()
+        )
+
     @property
     def transfer_seconds(self) -> float:
         """Time that transfers took, most of it beside the steps."""

@@ -14,6 +14,10 @@ from poet._store import StoreSpeed
 # fast for the first gigabytes only. A plan that believes too much waits. So what the transfers
 # of a few steps really took is compared with what was believed, and where the steps have waited for
 # a slower store, a plan is made again with the rates that were seen.
+# Where training stands still meanwhile (background=False) that has a price, and nobody knows how
+# many steps are to come. So the steps must have waited for as long as the plan in force took to
+# solve, and the next one is given no longer: at most as much is lost as was lost anyway (the rule
+# of the ski rental problem; Karlin et al. 1988).
 STEPS = 3  # looked at together; the first one of a plan, which moves more, is not
 _WAITED_SHARE = 0.02  # of the steps' time: less is not worth a plan
 _SLOWER = 0.85  # of the believed rate
@@ -27,6 +31,7 @@ class StoreWatch:
         self.plans = 0  # that were made again
         self._steps = -1
         self._before: dict[str, Any] = {}
+        self._first: dict[str, Any] = {}  # after the plan's first step
 
     @property
     def may_ask(self) -> bool:
@@ -38,7 +43,11 @@ class StoreWatch:
         self._steps = -1
 
     def observe(
-        self, read_counters: Callable[[], dict[str, Any]], step_seconds: float, believed: StoreSpeed
+        self,
+        read_counters: Callable[[], dict[str, Any]],
+        step_seconds: float,
+        believed: StoreSpeed,
+        price: float = 0.0,
     ) -> StoreSpeed | None:
         """Looks at one more step in the plan.
 
@@ -46,6 +55,7 @@ class StoreWatch:
             read_counters: gives the session's, after the step; asked now and then only.
             step_seconds: what the plan takes for one step.
             believed: the rates that it was made with.
+            price: seconds that training stands still for another plan.
 
         Returns:
             The rates that were seen, if they are worth another plan.
@@ -56,6 +66,7 @@ class StoreWatch:
         counters = read_counters()
         before, self._before = self._before, counters
         if self._steps == 0:
+            self._first = counters
             return None
 
         def risen(name: str) -> float:
@@ -66,6 +77,8 @@ class StoreWatch:
             return seen if 0 < seen < _SLOWER * promised else promised
 
         if risen("waited_seconds") < _WAITED_SHARE * STEPS * step_seconds:
+            return None
+        if counters["waited_seconds"] - self._first["waited_seconds"] < price:
             return None
         seen = dataclasses.replace(
             believed,

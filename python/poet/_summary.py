@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from poet import _C
-from poet._budgets import format_bytes, format_seconds
+from poet._budgets import format_bytes, format_least_bytes, format_seconds
 from poet._enums import ActionKind, Status
 
 _COLUMNS = ("", "planned", "budget", "plain")
+_WORTH_TELLING = 0.01  # of the plain peak
 
 
-def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
+def summary(
+    schedule: _C.Schedule,
+    graph: _C.Graph | None = None,
+    device: _C.DeviceProfile | None = None,
+) -> str:
     """What was asked, what came out, and what plain training costs where the graph is known.
 
     Args:
         schedule: any schedule, with a plan or without.
         graph: the graph it was made for; None takes `schedule.traced_graph`.
+        device: likewise; None takes `schedule.device`.
 
     Returns:
         Lines of text.
@@ -34,9 +40,13 @@ def summary(schedule: _C.Schedule, graph: _C.Graph | None = None) -> str:
     if schedule.has_plan:
         lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")
         lines.append(f"  {_actions(schedule)}")
-        lines += _transfers(schedule, graph)
+        lines += _transfers(schedule, graph, device if device is not None else schedule.device)
+    if graph is not None and graph.base_bytes > _WORTH_TELLING * graph.plain_peak_bytes():
+        base = format_bytes(graph.base_bytes)
+        lines.append(f"  {base} of each belong to tensors that no op of the step touches")
     if schedule.least_ram_budget is not None:
-        least = f"{format_bytes(schedule.least_ram_budget)} ({schedule.least_ram_budget} bytes)"
+        least = format_least_bytes(schedule.least_ram_budget)
+        least += f" ({schedule.least_ram_budget} bytes)"
         lines.append(f"  least budget {least}, set by {_op_name(schedule.least_ram_op, graph)}")
     lines += [f"  what would help: {each}" for each in schedule.advice]
     lines.append(f"  solved in {format_seconds(schedule.solve_seconds)}")
@@ -115,7 +125,9 @@ def _actions(schedule: _C.Schedule) -> str:
     return text
 
 
-def _transfers(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
+def _transfers(
+    schedule: _C.Schedule, graph: _C.Graph | None, device: _C.DeviceProfile | None
+) -> list[str]:
     """Page-outs and page-ins, their bytes where the graph is known, their time where the device."""
     if not schedule.page_outs and not schedule.page_ins and not schedule.away_between_steps:
         return []
@@ -132,7 +144,6 @@ def _transfers(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
         outs += f" ({format_bytes(moved[ActionKind.PAGE_OUT])})"
         ins += f" ({format_bytes(moved[ActionKind.PAGE_IN])})"
     text = f"  {outs}, {ins}"
-    device = schedule.device
     if graph is not None and device is not None and device.has_store:
         simulated = _C.simulate(graph, schedule, device)
         text += f": {format_seconds(simulated.transfer_seconds)} of transfers"

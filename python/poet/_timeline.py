@@ -24,7 +24,8 @@ class Span:
         phase: part of the step.
         start: seconds from the step's start.
         seconds: how long it takes; 0 for views and frees.
-        resident_bytes: bytes in memory while it runs.
+        at: the step's own clock when it comes to it; a transfer beside the step may start later.
+        resident_bytes: bytes in memory from then on.
         waited: seconds that the step waited for transfers before it.
     """
 
@@ -34,6 +35,7 @@ class Span:
     phase: Phase
     start: float
     seconds: float
+    at: float
     resident_bytes: int
     waited: float
 
@@ -108,6 +110,7 @@ class _Clock:
         before = self._now
         self._now = max([self._now, *self._waits(node)])
         waited = self._now - before
+        at = self._now
         if node.kind in _TRANSFERS:
             start, seconds = self._transfer(node)
         else:
@@ -120,6 +123,7 @@ class _Clock:
             phase=node.phase,
             start=start,
             seconds=seconds,
+            at=at,
             resident_bytes=node.resident_bytes,
             waited=waited,
         )

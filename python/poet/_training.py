@@ -46,6 +46,8 @@ def record_module(
         The graph of the step. Bytes resident all through it are the module's, the optimizer's and
         the inputs' alone, whatever else this process holds.
     """
+    _check_memory([*module.parameters(), *module.buffers()], "model")
+    _check_memory(tensors_in(inputs), "inputs")
     with _untouched(module, optimizer):
         _freeze(module, trainable)
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -71,6 +73,17 @@ def record_module(
             return tensors + gradients, gradients
 
         return record(step, (), {}, held=held, inputs=tensors_in(inputs))
+
+
+def _check_memory(tensors: Sequence[Tensor], name: str) -> None:
+    """Raises ArgumentError where a tensor has no bytes of its own that a step could compute."""
+    for tensor in tensors:
+        if tensor.device.type == "meta":
+            raise ArgumentError(
+                f"{name}: expected tensors with data; got one of shape {tuple(tensor.shape)} on "
+                "the meta device, on which nothing runs that could be timed. Make it on the CPU, "
+                'or move it with to_empty(device="cpu"): its numbers do not matter to a plan.'
+            )
 
 
 def loss_of(output: Any, loss: Loss | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import os
 import time
@@ -195,9 +196,19 @@ def _named(condition: object) -> tuple[str, Callable[[], bool]]:
         most = _SHARE_IN_USE * (os.cpu_count() or 1)
         return "idle", lambda: other() <= most
     if not isinstance(condition, str) and callable(condition):
+        _check_no_arguments(condition)
         name = getattr(condition, "__qualname__", type(condition).__name__)
         return name, condition
     raise _error(condition)
+
+
+def _check_no_arguments(condition: Callable[..., object]) -> None:
+    try:
+        inspect.signature(condition).bind()
+    except ValueError:  # it has no signature to look at
+        return
+    except TypeError as error:
+        raise ArgumentError(f"{_error(condition)} It cannot be called without: {error}.") from None
 
 
 def _error(got: object) -> ArgumentError:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from poet import _C
 from poet._budgets import (
@@ -24,8 +24,9 @@ from poet._budgets import (
 from poet._cache import open_cache
 from poet._constraints import TrainingDeadline, step_share
 from poet._enums import Status
-from poet._errors import ArgumentError, NotBuiltError, StoreError, StoreWarning
+from poet._errors import ArgumentError, BudgetWarning, NotBuiltError, StoreError, StoreWarning
 from poet._live import (
+    StepTypeError,
     check_step,
     close_session,
     end_watching,
@@ -106,7 +107,6 @@ class WrappedStep:
         train_step: Callable[..., Any],
         options: PlanningOptions,
         *,
-        background: bool,
         strict: bool | None,
         verbose: bool,
         gate: Gate | None = None,
@@ -114,7 +114,6 @@ class WrappedStep:
         functools.update_wrapper(self, train_step)
         self._step = train_step
         self._options = options
-        self._background = background
         self._verbose = verbose
         self._gate = gate
         self._session = _C.Session(verify=verify_wanted())
@@ -126,6 +125,7 @@ class WrappedStep:
         self._lock = threading.Lock()
         self._seen: set[int] = set()  # variants that the cache was asked about
         self._asked: set[int] = set()  # variants that a plan is or was solved for
+        self._interrupted: set[int] = set()  # and those that Ctrl-C kept one from
         self._latest: int | None = None  # variant of the last planned step
         self._last_graph: int | None = None
         self._thread: threading.Thread | None = None
@@ -133,6 +133,7 @@ class WrappedStep:
         self._error: BaseException | None = None
         self._rest = _Rest()
         self._closed = False
+        self._warned_of_variants = False
         _wrapped.add(self)
         if options.share.note:
             self._say(options.share.note)
@@ -178,8 +179,11 @@ class WrappedStep:
             known |= self._start_planning(variant)
         if variant in self._planner.schedules:
             self._latest = variant
-        elif (known or report["newly_stable"]) and variant not in self._asked:
+        elif (
+            known or report["newly_stable"] or variant in self._interrupted
+        ) and variant not in self._asked:
             self._asked.add(variant)
+            self._interrupted.discard(variant)
             self._say(f"step traced: {report['num_ops']} operators; planning")
             known |= self._start_planning(variant)
         waits = variant in self._asked or variant in self._planner.schedules
@@ -193,21 +197,42 @@ class WrappedStep:
 
     def _start_planning(self, variant: int) -> bool:
         """Whether it is over."""
-        if self._background:
+        if self._options.background:
             self._plan_later(variant)
             return False
-        self._plan(variant)
+        try:
+            self._plan(variant)
+        except KeyboardInterrupt:  # the next call plans again
+            self._asked.discard(variant)
+            self._interrupted.add(variant)
+            raise
         return True
 
     def _forget_dropped(self) -> None:
         """The session keeps the latest variants of a step that is another one at every call."""
         if len(self._seen) <= 2 * _C.Session.MOST_VARIANTS:
             return
+        self._warn_of_many_variants()
         kept = set(self._session.variants())
         self._seen &= kept
         self._asked &= kept
+        self._interrupted &= kept
         for variant in set(self._planner.schedules) - kept - {self._latest}:
             self._planner.schedules.pop(variant, None)
+
+    def _warn_of_many_variants(self) -> None:
+        """Once: plans are made faster than they are met again."""
+        stats = self.stats
+        if self._warned_of_variants or 2 * stats.followed_steps > stats.steps:
+            return
+        self._warned_of_variants = True
+        warn(
+            f"poet has a plan for few calls only: {stats.followed_steps} of {stats.steps} followed "
+            f"one, for {stats.variants} different streams of operators or more ran. Each shape of "
+            "a batch needs a plan of its own. Pad batches to a few lengths, or bucket them by "
+            "length, so that shapes come again.",
+            BudgetWarning,
+        )
 
     def _plan_later(self, variant: int) -> None:
         with self._lock:
@@ -358,6 +383,12 @@ class WrappedStep:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise StepTypeError(
+            f"{self!r} cannot be copied or pickled: it holds what is away from memory. Copy the "
+            "model and the optimizer, and wrap the copy's step."
+        )
 
     def __repr__(self) -> str:
         name = getattr(self._step, "__qualname__", repr(self._step))
@@ -516,11 +547,10 @@ def wrap(
         time_limit_s=positive_number(time_limit_s, "time_limit_s", "seconds above 0"),
         method=can.name,
         share=share,
+        background=background,
     )
     give_memory_back()
-    return WrappedStep(
-        call, options, background=background, strict=strict, verbose=verbose, gate=gate
-    )
+    return WrappedStep(call, options, strict=strict, verbose=verbose, gate=gate)
 
 
 def _folder_for_pages(

@@ -1104,6 +1104,8 @@ LIMITS = (
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
     "each time) seldom meets its plan: it trains without one.",
+    "A step that writes to another place of a buffer at every call (a queue of keys) is another "
+    "step for each place.",
     "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
     "inputs' memory directly and have not been tried.",
     "An operator that raises, and whose error the step catches, is part of a plan once it has "

@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 class Exhaustive:
-    """All schedules of one step within `budget` bytes that replay `chains`, each as one unit.
+    """All schedules of one step within `budget` bytes that replay chains, each as one unit.
 
     `device` is a DeviceProfile's figures. A value is freed at the earliest after its last write.
     """
@@ -42,16 +42,17 @@ class Exhaustive:
     def __init__(
         self,
         graph: Json,
-        chains: list[list[int]],
-        guarded: set[int],
+        recipes: list[Json],
         budget: int,
         device: dict[str, float],
     ) -> None:
-        self.guarded = guarded
+        self.guarded = {v for recipe in recipes for v in recipe["must_end_resident"]}
+        chains = [recipe["ops"] for recipe in recipes]
+        # Note [Passing versions] in csrc/graph/recipes.h.
+        self.may_run = [r["ops"] for r in recipes if r["valid_until"] > r["ops"][-1]]
         self.graph, self.budget, self.device = graph, budget, device
         self.facts = NaiveSimulator(graph, [], device)
         self.ops, self.values = graph["ops"], graph["values"]
-        self.chains = chains
         # Whatever has no recipe lives as in plain training.
         self.free_from = {
             v: max(k for k in range(len(self.ops)) if k == chain[0] or v in self.writes(k)) + 1
@@ -66,7 +67,7 @@ class Exhaustive:
         """The least extra seconds of any schedule that replays no random op but those."""
         chains = [
             chain
-            for chain in self.chains
+            for chain in self.may_run
             if all(not self.ops[k].get("random") or k in allowed_random for k in chain)
         ]
         start = State(0, frozenset(self.facts.memory), frozenset())
@@ -89,7 +90,7 @@ class Exhaustive:
 
     def best(self) -> float | None:
         """The least extra seconds of any schedule; None where there is none within the budget."""
-        random = sorted({k for chain in self.chains for k in chain if self.ops[k].get("random")})
+        random = sorted({k for chain in self.may_run for k in chain if self.ops[k].get("random")})
         found = [
             seconds
             for count in range(len(random) + 1)
@@ -153,7 +154,8 @@ class Exhaustive:
         if not self.facts.touched(op) <= state.memory:
             return []
         # Note [Recoverability] in csrc/graph/recipes.h.
-        if any(self.facts.death(v) == state.at and v not in state.memory for v in self.guarded):
+        there = {*state.memory, *made}  # what is made here may die here
+        if any(self.facts.death(v) == state.at and v not in there for v in self.guarded):
             return []
         if not self.fits(state.at, [*state.memory, *made], op.get("workspace_bytes", 0), kept):
             return []
@@ -173,9 +175,7 @@ class Exhaustive:
 def extra_seconds(graph: poet.Graph, budget: int) -> float | None:
     """What the best schedule within the budget adds to the plain time; None where none is."""
     recipes = _C.recipes_of(graph)
-    chains = [recipe["ops"] for recipe in recipes]
-    guarded = {v for recipe in recipes for v in recipe["must_end_resident"]}
-    return Exhaustive(json.loads(graph.to_json()), chains, guarded, budget, DEVICE).best()
+    return Exhaustive(json.loads(graph.to_json()), recipes, budget, DEVICE).best()
 
 
 def least_budget(graph: poet.Graph) -> int:

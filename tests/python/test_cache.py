@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import poet
-from poet import _store
+from poet import _cache, _store
 from poet._cache import Cache, default_cache_dir, open_cache
 
 KEY = {"name": "a step", "numbers": [1, 2.5], "none": None}
@@ -42,6 +43,33 @@ def packed(content: object, version: bytes = b"1") -> bytes:
 
 
 # ---------------------------------------------------------------- entries
+
+
+def test_where_memory_is_short_there_is_no_entry_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    assert cache.put("plan", KEY, PAYLOAD)
+
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(_cache, "_read", short)
+    with pytest.warns(poet.CacheWarning, match="memory is short"):
+        assert cache.get("plan", KEY) is None
+    monkeypatch.setattr(_cache, "_encode", short)
+    with pytest.warns(poet.CacheWarning, match="memory is short"):
+        assert not cache.put("plan", KEY, PAYLOAD)
+
+
+def test_reading_takes_the_memory_of_the_entry_alone(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert cache.put("plan", KEY, PAYLOAD)
+    tracemalloc.start()
+    assert cache.get("plan", KEY) == PAYLOAD
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_an_entry_comes_back_and_another_key_finds_nothing(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import pkgutil
+import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,48 @@ def test_a_saved_plan_is_shown_and_drawn(
     assert "--graph: expected" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "flag", "name", "expected"),
+    [
+        ("solve", "--plot", "plan.bad", r"--plot: expected a picture's name.*\.svg"),
+        ("solve", "--out", "absent/plan.json", "--out: expected a file in a folder that exists"),
+        ("solve", "--perfetto", ".", "--perfetto: expected the name of a file"),
+        ("pareto", "--plot", "absent/curve.png", "--plot: expected a file in a folder"),
+        ("compare", "--out", "absent/table.csv", "--out: expected a file in a folder"),
+        ("trace", "--out", "absent/step.json", "--out: expected a file in a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_found_before_the_work(
+    command: str,
+    flag: str,
+    name: str,
+    expected: str,
+    tmp_path: Path,
+) -> None:
+    words = (command, "--model", "nobody looks at this yet", flag, str(tmp_path / name))
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        assert run(*words) == 1
+    assert re.search(expected, err.getvalue()) and not out.getvalue()
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_reads_a_part_only_sees_no_traceback() -> None:
+    lines = f"{sys.executable} -m poet show devices --json | head -n 1"
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_pictures_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    schedule = poet.solve(model="linear", platform="m4", graph="paper", ram_budget=3708)
+    for draw in (schedule.plot, lambda path: poet.plot_pareto([schedule], path)):
+        with pytest.raises(poet.ArgumentError, match="no folder"):
+            draw(str(tmp_path / "absent" / "plan.png"))
+        with pytest.raises(poet.ArgumentError, match="expected a picture's name"):
+            draw(str(tmp_path / "plan.txt"))
+    with pytest.raises(poet.ArgumentError, match="no folder"):
+        schedule.to_perfetto(str(tmp_path / "absent" / "plan.json"))
+
+
 def test_pareto_and_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "curve.png"
     words = ("--points", "3", "--time-limit-s", "10", "--plot", str(picture), "--json")
@@ -101,7 +146,7 @@ def test_compare_shows_methods_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "table.csv"
-    words = ("--budgets", "80%,10%", "--methods", "poet,chen_sqrt,checkpoint_all")
+    words = ("--budgets", "80%", "10%", "--methods", "poet,chen_sqrt,checkpoint_all")
     assert run("compare", *PAPER, *words, "--json", "--out", str(table)) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["method"] for row in found["rows"]] == ["poet", "chen_sqrt", "checkpoint_all"] * 2
@@ -113,7 +158,7 @@ def test_compare_shows_methods_side_by_side(
     assert found["plain"]["energy_joules"] <= first["energy_joules"]
     assert last["peak_bytes"] is None
     assert len(table.read_text(encoding="utf-8").splitlines()) == 7
-    assert run("compare", *PAPER, "--budgets", "1", "--methods", "checkpoint_all") == 2
+    assert run("compare", *PAPER, "--budgets", "1,2", "--methods", "checkpoint_all") == 2
     assert run("compare", *PAPER, "--methods", "chen_cubic") == 1
 
 

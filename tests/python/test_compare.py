@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparable_step import make_step
@@ -75,6 +76,12 @@ def test_what_makes_no_sense_is_said() -> None:
         poet.compare(graph=chain_graph(3), starts=[])
     with pytest.raises(poet.ArgumentError, match="live=True"):
         poet.compare(graph=chain_graph(3), live=True)
+
+
+@pytest.mark.parametrize("budgets", ["70%", [], None, 5])
+def test_budgets_are_a_list(budgets: Any) -> None:
+    with pytest.raises(poet.ArgumentError, match="expected a list of budgets"):
+        poet.compare(graph=chain_graph(3), budgets=budgets)
 
 
 def test_live_every_method_is_measured_in_a_process_of_its_own() -> None:

@@ -129,7 +129,7 @@ def test_a_solver_that_does_not_work_is_exit_code_1(
     assert found["solver"]["state"] == "missing"
     assert found["solver"]["advice"]
     assert main(["doctor", "--cache-dir", str(tmp_path)]) == 1
-    assert "does not work here yet: solver" in capsys.readouterr().out
+    assert "not ready, see above: solver" in capsys.readouterr().out
 
 
 def test_another_allocator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

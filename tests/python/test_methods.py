@@ -27,6 +27,7 @@ QUICK = (
     "dtr",
     "dtr_eq",
     "dtr_local",
+    "capuchin",
     "page_all",
 )
 DENSE = ("checkmate", "poet_paper", "poet_remat_only", "poet_page_only", "moccasin")

@@ -315,8 +315,14 @@ def test_another_shape_at_every_call_keeps_a_bounded_number_of_variants() -> Non
         return loss.item()
 
     step = poet.wrap(own, ram_budget="1GiB", paging=False, cache_dir=None)
-    for rows in range(1, 200):
-        step(torch.randn(rows, 4))
+
+    def train() -> None:
+        for rows in range(1, 200):
+            step(torch.randn(rows, 4))
+
+    with pytest.warns(poet.BudgetWarning, match="a plan for few calls only") as told:
+        train()
+    assert len(told) == 1
     assert step.stats.variants <= _C.Session.MOST_VARIANTS
     assert len(step._seen) <= 2 * _C.Session.MOST_VARIANTS + 1
     step.close()

@@ -288,3 +288,10 @@ def test_idle_looks_at_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", unknown)
     with pytest.raises(poet.ArgumentError, match="no load average"):
         Gate("idle")
+
+
+def test_a_condition_that_wants_arguments_is_refused_at_once() -> None:
+    assert Gate(lambda: True).unmet() == ""
+    assert Gate(lambda more=1: True).unmet() == ""
+    with pytest.raises(poet.ArgumentError, match=r"without arguments.*missing.*'more'"):
+        Gate(lambda more: True)  # type: ignore[arg-type, misc]

@@ -161,7 +161,7 @@ def test_without_counters_the_stated_model_says_why(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("driver on strike")
 
     no_zeus(monkeypatch)
-    why = {"pip install 'poet-torch[energy]'": None, "driver on strike": broken}
+    why = {"pip install zeus": None, "driver on strike": broken}
     why["right to read it"] = lambda **words: FakeMonitor(cpu=False)
     for text, make in why.items():
         if make is not None:

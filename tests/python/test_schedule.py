@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from graph_strategies import JsonObject, graph_text, graphs, plans, schedule_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -368,3 +369,22 @@ def test_the_table_of_an_infeasible_solve_says_what_would_do(graph: poet.Graph) 
     least = "least budget 10.0 KiB (10240 bytes), set by op 7 (aten::layer_backward)"
     assert least in text
     assert "free" not in text
+
+
+def test_tensors_that_the_step_does_not_touch_are_told_of() -> None:
+    held = [torch.zeros(1 << 18)]  # 1 MiB
+    weights = torch.ones(1 << 10, requires_grad=True)
+
+    def step() -> None:
+        weights.grad = None
+        (weights * 2).tanh().sum().backward()
+
+    graph = poet.trace(step)
+    assert graph.base_bytes >= held[0].nbytes
+    told = f"{graph.base_bytes / 2**20:.1f} MiB of each belong to tensors that no op of the step"
+    schedule = poet.solve(graph=graph, ram_budget="100%", paging=False)
+    assert told in schedule.summary()
+    schedule = poet.solve(graph=graph, ram_budget="50%", paging=False)
+    assert schedule.status is poet.Status.INFEASIBLE
+    assert f"{graph.base_bytes} of them belong to tensors that no op" in schedule.message
+    assert any("let go of tensors" in each for each in schedule.advice)

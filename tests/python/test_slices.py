@@ -47,6 +47,17 @@ def test_what_only_slices_make_fit_is_planned(graph: poet.Graph) -> None:
     assert poet.simulate(cut, plan).peak_bytes == plan.peak_bytes
 
 
+def test_a_curve_reaches_down_to_what_only_slices_make_fit(graph: poet.Graph) -> None:
+    words: dict[str, Any] = {"graph": graph, "platform": "m4", "cache_dir": None}
+    curve = poet.pareto(budgets=[2 * WEIGHT, "100%"], time_limit_s=8, **words)
+    assert [schedule.has_plan for schedule in curve] == [True, True]
+    assert curve[0].peak_bytes <= 2 * WEIGHT
+    assert curve[1].ram_budget == solved(graph, ram_budget="100%", slices=False).ram_budget
+    assert len({schedule.graph_signature for schedule in curve}) == 1
+    found = poet.pareto(points=2, time_limit_s=8, **words)
+    assert found[0].has_plan and found[0].peak_bytes < 3 * WEIGHT
+
+
 def test_slices_lead_back_to_the_recorded_step(graph: poet.Graph) -> None:
     plan = solved(graph, ram_budget=2 * WEIGHT)
     cut = plan.traced_graph

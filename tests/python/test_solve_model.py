@@ -172,3 +172,21 @@ def test_count_and_cost_model_are_checked() -> None:
     assert everything is not None and activations is not None
     assert activations.plain_peak_bytes() < everything.plain_peak_bytes()
     assert activations.signature == everything.signature
+
+
+def test_a_few_bytes_of_the_least_budget_are_no_work_for_a_minute() -> None:
+    found = poet.solve(model="linear", ram_budget="60%", paging=False, time_limit_s=60)
+    assert found.status is poet.Status.INFEASIBLE
+    least = found.least_ram_budget
+    assert least is not None and found.solve_seconds < 30  # 3; the proof of 40 bytes took all 60
+    at_least = poet.solve(model="linear", ram_budget=least, paging=False, time_limit_s=60)
+    assert at_least.has_plan and at_least.peak_bytes <= least
+
+
+def test_a_module_without_data_is_refused() -> None:
+    with torch.device("meta"):
+        net = network()
+    with pytest.raises(poet.ArgumentError, match=r"model: .*\(8, 3, 3, 3\) on the meta device"):
+        poet.solve(model=net, inputs=(torch.randn(4, 3, 8, 8),), loss=loss)
+    with pytest.raises(poet.ArgumentError, match=r"inputs: .*meta device"):
+        poet.solve(model=network(), inputs=(torch.empty(4, 3, 8, 8, device="meta"),), loss=loss)

@@ -62,6 +62,18 @@ def test_fewer_steps_tell_nothing_and_another_plan_begins_anew() -> None:
     assert watch.observe(lambda: after(STEPS + 1, 5e8, 1e9, 0.1), 1.0, BELIEVED) is None
 
 
+def test_where_training_stands_still_for_it_the_steps_must_have_waited_as_long() -> None:
+    watch = StoreWatch()
+    asked = [
+        i
+        for i in range(1, 20 * STEPS)
+        if watch.observe(lambda i=i: after(i, 5e8, 1e9, 0.1), 1.0, BELIEVED, price=2.05)
+    ]
+    assert asked[0] == 1 + 7 * STEPS  # 21 steps of 0.1 s
+    watch.restart()
+    assert watch.observe(lambda: after(100, 5e8, 1e9, 0.1), 1.0, BELIEVED, price=2.05) is None
+
+
 def test_it_asks_for_a_few_plans_only() -> None:
     watch = StoreWatch()
     asked = 0
@@ -106,12 +118,13 @@ def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
         "ram_budget": graph.plain_peak_bytes() - own // 3,
         "recompute": False,
         "page_dir": folder,
-        "background": False,
         "cache_dir": tmp_path,
         "time_limit_s": 10,
     }
     with poet.wrap(train_step, **words) as step:
-        assert [float(step()) for _ in range(12)] == losses
+        for loss in losses:
+            assert float(step()) == loss
+            step.wait_for_plan()
         assert step.stats.planned_page_outs > 0
         assert step.stats.plans_made_again >= 1
         assert step.stats.departures == 0, step.stats.last_departure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import KINDS, build
 
 import poet
+from poet._live import existing_tensors
 
 
 def _linear_step() -> tuple[nn.Module, Any, tuple[torch.Tensor, ...]]:
@@ -171,6 +173,11 @@ def test_a_step_that_cannot_be_called_is_named() -> None:
     assert isinstance(caught.value, TypeError)
 
 
+def test_a_module_is_no_step() -> None:
+    with pytest.raises(poet.StepTypeError, match="the module Linear, whose call runs the forward"):
+        poet.trace(nn.Linear(2, 2), torch.ones(1, 2))
+
+
 def test_a_step_without_ops_is_an_error() -> None:
     with pytest.raises(poet.ArgumentError, match="ran none"):
         poet.trace(lambda: None)
@@ -212,3 +219,31 @@ def test_tensors_without_memory_are_not_resident() -> None:
     assert fake.untyped_storage().nbytes() == 1 << 22
     assert functional.untyped_storage().nbytes() == inner.nbytes == 1 << 20
     assert poet.trace(step, *args).base_bytes - before == inner.nbytes
+
+
+def test_only_the_first_recorded_call_collects_all_garbage() -> None:
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            collected.append(info["generation"])
+
+    weight = torch.ones(4, requires_grad=True)
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        poet.trace(lambda: (weight * 2).sum().backward())
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+    assert collected[0] == 2
+    assert set(collected[1:]) == {1}
+
+
+def test_every_kind_of_tensor_is_found() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    made = [torch.ones(3), nn.Parameter(torch.ones(3)), torch.ones(3).as_subclass(Own)]
+    found, _ = existing_tensors()
+    assert {id(t) for t in made} <= {id(t) for t in found}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +18,7 @@ from zoo import build, differences, plain
 
 import poet
 from poet import _C
+from poet._planning import StepPlanner
 
 
 class _Model:
@@ -217,6 +220,63 @@ def test_activations_kept_by_the_user_are_whole(budget: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept, expected, strict=True))
 
 
+def test_gradients_kept_by_the_user_are_whole_where_backward_updates_the_weights() -> None:
+    """What they were made from changes: once that has died nothing could make them again."""
+    x, y = torch.randn(256, 16), torch.randint(0, 4, (256,))
+
+    def train(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layers = [m for _ in range(4) for m in (nn.Linear(16, 16), nn.GELU())]
+        net = nn.Sequential(*layers, nn.Linear(16, 4))
+        sgd = {p: torch.optim.SGD([p], 0.05, momentum=0.9) for p in net.parameters()}
+        kept: list[torch.Tensor] = []
+        keeps = False
+
+        def update(p: torch.Tensor) -> None:
+            sgd[p].step()
+            sgd[p].zero_grad()
+
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(update)
+
+        def train_step() -> torch.Tensor:
+            out = x
+            for layer in net:
+                out = layer(out)
+                out.register_hook(lambda grad: kept.append(grad) if keeps else None)
+            loss = F.cross_entropy(out, y)
+            loss.backward()
+            return loss.detach()
+
+        step = wrap(train_step)
+        results = [step() for _ in range(4)]
+        keeps = True
+        return [*results, step(), *kept, *net.parameters()]
+
+    graph: list[Any] = []
+
+    def probe(step: Callable[..., Any]) -> Callable[..., Any]:
+        graph.append(poet.trace(step))
+        return step
+
+    expected = train(probe)
+    expected = train(lambda step: step)
+    own = graph[0].plain_peak_bytes() - graph[0].base_bytes
+    budget = resident_bytes([x, y]) + own // 2
+    wrapped: list[poet.WrappedStep] = []
+
+    def wrap(step: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped.append(
+            poet.wrap(step, ram_budget=budget, background=False, time_limit_s=5, cache_dir=None)
+        )
+        return wrapped[0]
+
+    trained = train(wrap)
+    assert wrapped[0].stats.followed_steps >= 2
+    assert len(trained) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(trained, expected, strict=True))
+
+
 def test_raw_reads_in_the_step_see_the_values(budget: int) -> None:
     """NumPy, tolist and data_ptr on an activation that the plan may have away."""
     seen: list[Any] = []
@@ -405,6 +465,18 @@ def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:
     assert inner.stats.steps == 0
 
 
+def test_wrapping_a_module_is_refused() -> None:
+    with pytest.raises(poet.ArgumentError, match="the module Linear, whose call runs the forward"):
+        poet.wrap(nn.Linear(2, 2), ram_budget="50%")
+
+
+def test_a_wrapped_step_says_that_it_cannot_be_copied() -> None:
+    with poet.wrap(lambda: None, ram_budget="50%", paging=False) as step:
+        for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="Copy the model and the optimizer"):
+                copying(step)
+
+
 def test_wrapping_a_wrapped_step_is_refused() -> None:
     with pytest.raises(poet.ArgumentError, match="plain step"):
         poet.wrap(poet.wrap(lambda: None, ram_budget="1GiB"), ram_budget="1GiB")
@@ -500,3 +572,43 @@ def test_other_shapes_are_recorded_at_once() -> None:
     before = step.stats.traced_steps
     step(model.x[:64], model.y[:64])
     assert step.stats.traced_steps == before + 1
+
+
+def test_figures_are_printed_one_a_line_and_zeros_left_out() -> None:
+    weights = nn.Parameter(torch.ones(8))
+    step = poet.wrap(lambda: (weights * 2).sum().backward(), ram_budget="100%", background=False)
+    for _ in range(2):
+        step()
+    lines = dict(line.split(None, 1) for line in str(step.stats).splitlines())
+    assert lines["steps"] == "2"
+    assert "failed_steps" not in lines
+    assert "failed_steps=0" in repr(step.stats)
+    step.close()
+
+
+def test_after_an_interrupt_while_it_waited_the_next_call_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = nn.Parameter(torch.ones(64, 64))
+
+    def own() -> None:
+        weights.grad = None
+        torch.tanh(torch.tanh(weights @ weights) @ weights).sum().backward()
+
+    real = StepPlanner.plan
+    interrupts = [KeyboardInterrupt()]
+
+    def plan(self: StepPlanner, variant: int) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        real(self, variant)
+
+    monkeypatch.setattr(StepPlanner, "plan", plan)
+    with poet.wrap(own, ram_budget="1GiB", paging=False, background=False) as step:
+        step()
+        with pytest.raises(KeyboardInterrupt):
+            step()
+        for _ in range(4):
+            step()
+        assert step.stats.plans == 1
+        assert step.stats.followed_steps > 0

@@ -93,7 +93,7 @@ TEST(Methods, AreTheirOwn) {
   const int64_t budget = simulatePlain(graph, profile).peak_bytes * 6 / 10;
   std::map<std::string, std::set<std::string_view>> by_plan;
   for (const std::string_view name :
-       {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr", "page_all"}) {
+       {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr", "capuchin", "page_all"}) {
     const Schedule schedule = planAs(name, graph, profile, budget);
     ASSERT_TRUE(schedule.hasPlan()) << name << ": " << schedule.message;
     Schedule bare = schedule;

@@ -162,7 +162,7 @@ class Search {
   }
 
   bool mayReplay(const Recipe& recipe, const State& state) const {
-    if (recipe.lastOp().index >= state.next) return false;
+    if (recipe.lastOp().index >= state.next || !recipe.mayRun()) return false;
     for (const OpId op : recipe.ops) {
       const int generator = generator_[static_cast<size_t>(op.index)];
       if (generator >= 0 && !(state.generators >> generator & 1)) return false;
@@ -198,8 +198,8 @@ class Search {
       if (bit_[static_cast<size_t>(v.index)] >= 0 && !(state.resident & bitOf(v))) return;
     }
     for (const ValueId v : values_) {
-      if (graph_.value(v).death == op && table_.mustEndResident(v) && !(state.resident & bitOf(v)))
-        return;
+      const bool ends_here = graph_.value(v).death == op && graph_.value(v).producer < op;
+      if (ends_here && table_.mustEndResident(v) && !(state.resident & bitOf(v))) return;
     }
     const int generator = generator_[static_cast<size_t>(op.index)];
     for (int keep = 0; keep <= (generator >= 0 ? 1 : 0); ++keep) {

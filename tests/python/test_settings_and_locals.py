@@ -1,0 +1,183 @@
+"""What a step changes under its own feet, and what it holds on to: the same bits, as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from zoo import differences
+
+import poet
+
+CALLS = 6
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+
+
+class Block(nn.Module):
+    """Residual, so that plain training keeps several values for each of them."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.a, self.b = nn.Linear(16, 128), nn.Linear(128, 16)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        z = self.a(h)
+        if self.scale != 1:
+            z = z + (z * self.scale) / self.scale  # by denormal numbers
+        wide: torch.Tensor = torch.sigmoid(z)
+        return h + self.b(wide)
+
+
+class Case:
+    """A network of blocks whose forward pass runs in a setting of its own."""
+
+    def __init__(self, setting: str) -> None:
+        torch.manual_seed(0)
+        scale = 1e-39 if setting == "denormal" else 1.0
+        self.net = nn.Sequential(*[Block(scale) for _ in range(4)], nn.Linear(16, 10))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.setting = setting
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(getattr(self, self.setting)(x), y)
+        loss.backward()
+        self.optimizer.step()
+
+    def denormal(self, x: torch.Tensor) -> torch.Tensor:
+        torch.set_flush_denormal(True)
+        out: torch.Tensor = self.net(x)
+        torch.set_flush_denormal(False)
+        return out
+
+    def precision(self, x: torch.Tensor) -> torch.Tensor:
+        torch.set_float32_matmul_precision("medium")
+        out: torch.Tensor = self.net(x)
+        torch.set_float32_matmul_precision("highest")
+        return out
+
+    def default_dtype(self, x: torch.Tensor) -> torch.Tensor:
+        whole = (x.detach() * 100).long()
+        torch.set_default_dtype(torch.float64)
+        wide = (whole / 7).sin() * torch.rand(x.shape)  # both of the default dtype
+        torch.set_default_dtype(torch.float32)
+        out: torch.Tensor = self.net((x * wide.cos()).float())
+        return out
+
+
+def _train(case: Case, step: Callable[..., Any]) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(CALLS):
+        batch = torch.randn(64, 16, generator=generator)
+        step(batch, torch.randint(0, 10, (64,), generator=generator))
+    return {**case.net.state_dict(), "generator": torch.get_rng_state()}
+
+
+@pytest.mark.parametrize("setting", ["denormal", "precision", "default_dtype"])
+def test_replays_run_in_the_settings_of_the_first_run(setting: str) -> None:
+    plain = Case(setting)
+    expected = _train(plain, plain.step)
+    case = Case(setting)
+    graph = poet.trace(case.step, torch.randn(64, 16), torch.randint(0, 10, (64,)))
+    least = poet.solve(graph=graph, ram_budget=1, paging=False, time_limit_s=5).least_ram_budget
+    assert least is not None
+    budget = least + (graph.plain_peak_bytes() - least) // 4
+    case = Case(setting)
+    words: dict[str, Any] = {"paging": False, "background": False, "time_limit_s": 5}
+    with poet.wrap(case.step, ram_budget=budget, **words) as step:
+        assert differences(expected, _train(case, step)) == []
+        assert step.stats.planned_recomputes > 0
+        assert step.stats.departures == 0, step.stats.last_departure
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("paging", [True, False])
+def test_locals_that_outlive_the_update_come_back_as_planned(paging: bool, tmp_path: Path) -> None:
+    """Their recipes end where the weights change; the plan must know, and the executor too."""
+
+    def make() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        torch.manual_seed(0)
+        layers = [nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh()]
+        head = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU())
+        net = nn.Sequential(*layers)
+        last = nn.Linear(64, 10)
+        modules = nn.ModuleList([net, head, last])
+        optimizer = torch.optim.SGD(modules.parameters(), 0.1)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            h = net(x) * 0.5
+            k = (h * 1.5).tanh() + 0.25
+            h2 = k * 3
+            loss = F.cross_entropy(last(head(h2)), y) + (h2**2).sum() * 1e-4
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    batch = torch.randn(256, 32), torch.randint(0, 10, (256,))
+    words: dict[str, Any] = {"page_dir": tmp_path} if paging else {"paging": False}
+    own = make()
+    expected = [own(*batch).item() for _ in range(CALLS)]
+    own = make()
+    graph = poet.trace(own, *batch)
+    least = poet.solve(graph=graph, ram_budget=1, time_limit_s=5, **words).least_ram_budget
+    assert least is not None
+    budget = least + (graph.plain_peak_bytes() - least) // 10
+    own = make()
+    with poet.wrap(
+        own, ram_budget=budget, background=False, time_limit_s=10, cache_dir=None, **words
+    ) as step:
+        assert expected == [step(*batch).item() for _ in range(CALLS)]
+        stats = step.stats
+    assert stats.followed_steps > 0, stats.message
+    assert stats.unplanned_recomputes == stats.unplanned_page_ins == 0, stats.first_unplanned
+    assert stats.skipped_page_outs == 0
+
+
+def test_what_another_step_could_not_find_in_time_stays() -> None:
+    """Numbers that Python makes for an op, and what an earlier step left and this one drops."""
+    held = [torch.randn(64, 64)]
+    weight = torch.randn(64, 64, requires_grad=True)
+
+    def step() -> None:
+        weight.grad = None
+        loss = ((weight @ held[0]) * 1.5).tanh().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        held[0] = weight.grad.clone()  # type: ignore[union-attr]
+
+    graph = poet.trace(step)
+    outside = [value for value in graph.values if value.producer is None]
+    sizes = {value.bytes: value.evictable for value in outside}
+    assert sizes[8] is False  # 1.5
+    assert sorted(v.evictable for v in outside if v.bytes == 64 * 64 * 4) == [False, True]
+
+
+def test_a_coroutine_is_no_step() -> None:
+    async def step() -> None:
+        pass
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    for function in (step, generator):
+        with pytest.raises(poet.StepTypeError, match="only makes a coroutine or a generator"):
+            poet.wrap(function, ram_budget="60%")
