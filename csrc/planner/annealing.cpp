@@ -81,7 +81,7 @@ class Annealing {
     const double scale = problem_.plain_seconds > 0 ? kPercent / problem_.plain_seconds : 1;
     double value = state_.cost() * scale;
     value += price_ * kPercent * state_.excessBytes() /
-             static_cast<double>(std::max<int64_t>(1, options_.budget_bytes));
+             static_cast<double>(problem_.bytesForStep(options_.budget_bytes));
     if (options_.replay_seconds_limit) {
       value += price_ * scale * std::max(0.0, state_.seconds() - *options_.replay_seconds_limit);
     }

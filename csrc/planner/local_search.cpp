@@ -12,7 +12,7 @@ constexpr size_t kLeastColumns = 150;
 constexpr double kExcessPrice =
     50 * 100;  // of a whole budget of excess, against percent of the plain step's seconds
 constexpr double kExcessTolerance = 0.5;  // bytes
-constexpr double kTight = 0.97;           // of the budget
+constexpr double kLoose = 0.03;           // of the budget
 constexpr double kDisagreement = 0.02;
 constexpr double kWindowGap = 1e-4;
 constexpr double kFast = 0.35, kSlow = 0.9;  // shares of the window's time: windows grow and shrink
@@ -123,7 +123,9 @@ std::vector<char> LocalSearch::pickValues(bool disagreeing) {
 std::vector<char> LocalSearch::pickStages() {
   const std::vector<double> bytes = program_.profile(point_);
   const auto budget = static_cast<double>(program_.options().budget_bytes);
-  const double tight = excess_ > 0 ? budget : kTight * budget;
+  const auto for_step =
+      static_cast<double>(program_.problem().bytesForStep(program_.options().budget_bytes));
+  const double tight = excess_ > 0 ? budget : budget - kLoose * for_step;
   std::vector<int> hot;
   for (size_t s = 0; s < bytes.size(); ++s) {
     const int stage = program_.steps()[s].stage;

@@ -142,6 +142,11 @@ class Problem {
   int plainTouchBefore(int value, int t) const;
   // Earliest stage >= t in which plain training touches it; -1 where there is none.
   int plainTouchFrom(int value, int t) const;
+  // Of a budget: what is left for tensors that the step touches, at least one byte. Shares of a
+  // budget are taken of this; else a large model beside the step would make each of them coarse.
+  int64_t bytesForStep(int64_t budget_bytes) const {
+    return std::max<int64_t>(1, budget_bytes - graph_->baseBytes());
+  }
   // What every plan has: a page-in of each value that starts away, before its first use.
   ReplayPlan leastPlan() const;
   bool pages() const { return pages_; }

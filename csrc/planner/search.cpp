@@ -47,6 +47,7 @@ constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
 constexpr double kWholeProgramShare = 0.25;
 constexpr double kWholeProgramGap = 1e-4;
+constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
 constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the bound
 constexpr double kLeastGain = 1e-5;    // likewise; less is no progress
@@ -81,6 +82,7 @@ class PlanSearch {
         annealFromRelaxation();
       }
       if (done()) break;
+      solveForAnyPlan();
       solveWholeProgram();
       if (done()) break;
       solveWindows();
@@ -176,7 +178,9 @@ class PlanSearch {
       bool any = false;
       for (const double exponent : kDistanceExponents) {
         if (deadline_.over()) return;
-        const auto budget = static_cast<int64_t>(static_cast<double>(goal_.budget_bytes) * factor);
+        const auto more =
+            (factor - 1) * static_cast<double>(problem_.bytesForStep(goal_.budget_bytes));
+        const int64_t budget = goal_.budget_bytes + static_cast<int64_t>(more);
         const auto plan =
             greedyPlan(problem_, {.budget_bytes = budget, .distance_exponent = exponent});
         if (!plan) continue;
@@ -346,6 +350,20 @@ class PlanSearch {
       dropUselessReplays(problem_, plan);
       consider(plan);
     }
+  }
+
+  // Where the walks find nothing that fits, any point of the program will do.
+  void solveForAnyPlan() {
+    if (finished() || goal_.least_peak || outcome_.best || !relaxation_.has_bound) return;
+    if (program_->numColumns() > kMostColumnsForWholeProgram) return;
+    Relaxation root = relaxation_;
+    const SearchResult result = searchProgram(
+        *program_, root,
+        {.time_limit_seconds = std::min(deadline_.left(), kAnyShare * limits_.time_limit_seconds),
+         .relative_gap = kAnyGap,
+         .threads = limits_.threads,
+         .solver = limits_.solver});
+    if (result.plan) consider(*result.plan);
   }
 
   // Once for each program and best plan, where little is left to decide between plan and bound.

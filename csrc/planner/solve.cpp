@@ -294,13 +294,14 @@ class SolveRun {
                            .options = problem_options_,
                            .goal = {.budget_bytes = options_.ram_budget_bytes,
                                     .replay_seconds_limit = replayLimit()},
-                           .limits = limits(seconds_without_plan)},
+                           .limits = limits(seconds_without_plan, shareToSearch())},
                           starts, best_);
     }
     return searchPlan(
         problem_,
         {.budget_bytes = options_.ram_budget_bytes, .replay_seconds_limit = replayLimit()},
-        limits(seconds_without_plan), starts, [&](const ReplayPlan& plan, double bound_cost) {
+        limits(seconds_without_plan, shareToSearch()), starts,
+        [&](const ReplayPlan& plan, double bound_cost) {
           best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
           best_.offer(problem_, plan);
         });
@@ -314,12 +315,12 @@ class SolveRun {
                        .replay_seconds_limit = replayLimit(),
                        .least_peak = true,
                        .enough_bytes = enough_bytes},
-                      limits(time_limit_seconds_), {},
+                      limits(time_limit_seconds_, 1), {},
                       [&](const ReplayPlan& plan, double) { best_.offer(problem_, plan); });
   }
 
-  SearchLimits limits(double seconds_without_plan) const {
-    return {.time_limit_seconds = shareToSearch() * deadline_.left(),
+  SearchLimits limits(double seconds_without_plan, double share) const {
+    return {.time_limit_seconds = share * deadline_.left(),
             .seconds_without_plan = seconds_without_plan,
             .threads = options_.threads,
             .solver = options_.solver};

@@ -18,8 +18,7 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   residency_.handedOut().dropDead();
   pager_.begin(plan_->graph().values().size());
   records_.resize(plan_->numOps());
-  root_holds_.clear();
-  root_holds_.resize(plan_->graph().values().size());
+  root_holds_.begin(*plan_, [this](ValueId v) { return pager_.hasCopy(v); });
   verify_.beginStep();
 }
 
@@ -175,11 +174,13 @@ void Executor::buryDead(size_t op) {
   for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
     const ValueId v = recording.dead_after[static_cast<size_t>(i)];
     Residency::Entry& entry = residency_[v];
-    if (entry.away && entry.ref.expired()) releaseRoots(v);
-    // Alive for the sake of something that may have to be recomputed from it: the copy will do.
-    if (root_holds_[static_cast<size_t>(v.index)].first > 0 && entry.resident && !entry.hold &&
-        pager_.hasCopy(v))
-      residency_.evict(v);
+    if (entry.away && entry.ref.expired()) root_holds_.release(v);
+    if (root_holds_.isHeld(v)) {
+      root_holds_.replace(v);
+      // Alive for the sake of something that may have to be recomputed from it: the copy will do.
+      if (root_holds_.isHeld(v) && entry.resident && !entry.hold && pager_.hasCopy(v))
+        residency_.evict(v);
+    }
     residency_.forgetIfDead(v);
   }
 }
@@ -217,17 +218,19 @@ void Executor::free(ValueId v) {
     if (const StorageHold storage = entry.ref.lock()) entry.content_hash = contentHash(v, *storage);
   }
   entry.hold.reset();
+  const bool is_dead = static_cast<size_t>(plan_->graph().value(v).death.index) < k_;
+  if (is_dead) root_holds_.replace(v);
   if (entry.ref.expired()) {
     entry.resident = false;
     return;
   }
   // Somebody holds it longer than in the trace: it is theirs now.
-  if (static_cast<size_t>(plan_->graph().value(v).death.index) < k_) return;
+  if (is_dead) return;
   const bool stored = pager_.hasCopy(v);
-  if (!stored && (plan_->wouldBeLost(v, k_) || !hasRoots(v))) return;
+  if (!stored && (plan_->wouldBeLost(v, k_) || !root_holds_.hasRoots(v))) return;
   if (!residency_.evict(v)) return;
   ++counters_.evictions;
-  if (!stored) holdRoots(v);
+  if (!stored) root_holds_.hold(v);
 }
 
 uint64_t Executor::contentHash(ValueId v, const c10::StorageImpl& storage) const {
@@ -241,31 +244,6 @@ void Executor::retain(ValueId v) {
   Residency::Entry& entry = residency_[v];
   if (pager_.isArriving(v)) bringBack(v);
   if (entry.bound && entry.resident && !entry.hold) entry.hold = entry.ref.lock();
-}
-
-// A root may have died by now, though nobody has let go of the value that would be made from it:
-// then nothing but that value itself has its bytes.
-bool Executor::hasRoots(ValueId v) const {
-  const std::vector<ValueId>& roots = plan_->rootsOf(v);
-  return std::all_of(roots.begin(), roots.end(), [&](ValueId root) {
-    return residency_.isAvailable(root) || pager_.hasCopy(root);
-  });
-}
-
-void Executor::holdRoots(ValueId v) {
-  residency_[v].holds_roots = true;
-  for (ValueId root : plan_->rootsOf(v)) {
-    auto& [count, hold] = root_holds_[static_cast<size_t>(root.index)];
-    if (++count == 1) hold = residency_[root].ref.lock();
-  }
-}
-
-void Executor::releaseRoots(ValueId v) {
-  if (!std::exchange(residency_[v].holds_roots, false)) return;
-  for (ValueId root : plan_->rootsOf(v)) {
-    auto& [count, hold] = root_holds_[static_cast<size_t>(root.index)];
-    if (count > 0 && --count == 0) hold.reset();
-  }
 }
 
 }  // namespace poet

@@ -10,6 +10,7 @@
 #include "runtime/op_record.h"
 #include "runtime/pager.h"
 #include "runtime/residency.h"
+#include "runtime/root_holds.h"
 #include "runtime/verify.h"
 
 namespace poet {
@@ -146,12 +147,9 @@ class Executor {
   static void expectedState(const CompiledPlan& plan, size_t k, std::vector<bool>& resident,
                             std::vector<bool>& retained);
   void renumberPresumed(const std::vector<Presumed>& values);
-  void holdRoots(ValueId v);
-  bool hasRoots(ValueId v) const;
   // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
   int64_t bytesHeldLonger() const;
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
-  void releaseRoots(ValueId v);
   void buryDead(size_t op);
   std::string describe(size_t op) const;
 
@@ -160,7 +158,7 @@ class Executor {
   Residency residency_;
   Pager pager_;
   std::vector<OpRecord> records_;
-  std::vector<std::pair<int, StorageHold>> root_holds_;  // per value: how many away values need it
+  RootHolds root_holds_{residency_};
   std::vector<NewBinding> new_bindings_;
   std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only

@@ -24,10 +24,7 @@ void Executor::restoreAll(bool keep_away_between_steps) {
   }
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index)
     residency_[v].hold.reset();
-  for (auto& [count, hold] : root_holds_) {
-    count = 0;
-    hold.reset();
-  }
+  root_holds_.releaseAll();
   if (first) std::rethrow_exception(first);
 }
 
@@ -64,8 +61,8 @@ std::vector<bool> Executor::heldOnly() const {
     const Residency::Entry& entry = residency_[ValueId(static_cast<int64_t>(v))];
     const StorageHold storage = entry.ref.lock();
     if (!storage) continue;
-    const bool root = v < root_holds_.size() && root_holds_[v].second;
-    result[v] = storage.use_count() == size_t{1} + static_cast<bool>(entry.hold) + root;
+    const bool as_root = root_holds_.holdsStorage(ValueId(static_cast<int64_t>(v)));
+    result[v] = storage.use_count() == size_t{1} + static_cast<bool>(entry.hold) + as_root;
   }
   return result;
 }
@@ -203,7 +200,7 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
   // numbers.
   renumberPresumed(values);
   records_.resize(std::max(records_.size(), plan_->numOps()));
-  root_holds_.resize(std::max(root_holds_.size(), graph.values().size()));
+  root_holds_.switchTo(*plan_);
   std::vector<bool> resident, retained;
   expectedState(*plan_, k_, resident, retained);
   const auto known = [&](size_t v) {

@@ -98,7 +98,7 @@ void Executor::install(ValueId v, c10::StorageImpl& fresh) {
   entry.content_hash = 0;  // of that eviction: the value may change now
   const bool was_away = entry.away;
   residency_.install(v, fresh, k_ > static_cast<size_t>(plan_->graph().lastShown(v).index));
-  if (was_away) releaseRoots(v);
+  if (was_away) root_holds_.release(v);
 }
 
 at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,

@@ -54,12 +54,11 @@ class Residency {
     StorageHold hold;
     c10::StorageImpl* address = nullptr;
     bool bound = false;
-    bool resident = true;   // of a bound value: its data is there
-    bool away = false;      // evicted, and not yet back
-    bool pinned = false;    // must not be evicted again in this step
-    bool presumed = false;  // bound by a guess: see Note [Values from before the step]
-    bool kept = false;      // could not be moved to the store: stays, whatever the plan says
-    bool holds_roots = false;
+    bool resident = true;       // of a bound value: its data is there
+    bool away = false;          // evicted, and not yet back
+    bool pinned = false;        // must not be evicted again in this step
+    bool presumed = false;      // bound by a guess: see Note [Values from before the step]
+    bool kept = false;          // could not be moved to the store: stays, whatever the plan says
     uint64_t content_hash = 0;  // POET_VERIFY: of the data at its last eviction
   };
   Entry& operator[](ValueId v) { return entries_[static_cast<size_t>(v.index)]; }

@@ -99,13 +99,52 @@ def test_replays_run_in_the_settings_of_the_first_run(setting: str) -> None:
     assert least is not None
     budget = least + (graph.plain_peak_bytes() - least) // 4
     case = Case(setting)
-    words: dict[str, Any] = {"paging": False, "background": False, "time_limit_s": 5}
+    words: dict[str, Any] = {"paging": False, "background": False, "time_limit_s": 20}
     with poet.wrap(case.step, ram_budget=budget, **words) as step:
         assert differences(expected, _train(case, step)) == []
         assert step.stats.planned_recomputes > 0
         assert step.stats.departures == 0, step.stats.last_departure
     assert torch.get_default_dtype() == torch.float32
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_value_made_from_what_cannot_be_made_again_stands_in_for_it(tmp_path: Path) -> None:
+    """alpha_dropout's second mask reads the first one before that is scaled in place."""
+
+    def make() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        torch.manual_seed(0)
+        layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(8)])
+        optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            h = x
+            for i, layer in enumerate(layers):
+                h = F.silu(layer(h))
+                if i == 2:
+                    h = F.alpha_dropout(h, 0.1, training=True)
+            loss = F.mse_loss(h, y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    batch = torch.randn(512, 64), torch.randn(512, 64)
+    own = make()
+    expected = [own(*batch).item() for _ in range(CALLS)]
+    own = make()
+    graph = poet.trace(own, *batch)
+    own = make()
+    words: dict[str, Any] = {"paging": False, "background": False, "cache_dir": None}
+    budget = graph.plain_peak_bytes() * 7 // 10
+    with poet.wrap(own, ram_budget=budget, time_limit_s=10, **words) as step:
+        assert expected == [step(*batch).item() for _ in range(CALLS)]
+        stats, schedule = step.stats, step.schedule
+    assert schedule is not None and schedule.recomputes > 0, stats.message
+    away = stats.followed_steps * schedule.recomputes
+    assert stats.evictions >= away, "values that the plan frees have stayed"
+    assert stats.unplanned_recomputes == 0, stats.first_unplanned
 
 
 @pytest.mark.parametrize("paging", [True, False])

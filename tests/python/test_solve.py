@@ -27,6 +27,7 @@ from poet._budgets import machine_ram_bytes
 from poet._solve import worker_path
 
 PEAK = chain_plain_peak(6)
+RESIDUAL_BLOCKS = Path(__file__).parents[1] / "data" / "residual_blocks.json"
 
 
 @pytest.fixture
@@ -190,6 +191,22 @@ def test_a_small_step_without_a_proof_has_a_plan_all_the_same(seed: int) -> None
     )
     check_plan(graph, schedule)
     assert schedule.bound is not None
+
+
+@pytest.mark.parametrize("beside", [0, 142_096, 3_717_088, 100_000_000])
+def test_what_lies_beside_a_step_does_not_make_its_plan_harder_to_find(beside: int) -> None:
+    """A quarter of the way from the least to the plain peak; recorded on a busy machine."""
+    text = json.loads(RESIDUAL_BLOCKS.read_text())
+    text["base_bytes"] = beside
+    graph = poet.Graph.from_json(json.dumps(text))
+    schedule = poet.solve(
+        graph=graph,
+        ram_budget=beside + 247_273,
+        paging=False,
+        time_limit_s=5,
+        deterministic=True,
+    )
+    check_plan(graph, schedule)
 
 
 def test_a_solved_plan_survives_a_file(graph: poet.Graph, tmp_path: Path) -> None:
