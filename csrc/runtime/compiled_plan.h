@@ -104,8 +104,8 @@ class CompiledPlan {
   std::vector<std::vector<ValueId>> roots_;
   std::vector<int64_t> resident_bytes_;
   std::vector<bool> keeps_generator_;
-  std::vector<OpId>
-      last_return_;  // by value: before it the schedule recomputes it for the last time
+  // By value: before this op the schedule recomputes it for the last time.
+  std::vector<OpId> last_return_;
   std::vector<bool> paged_;
   std::vector<ValueId> moved_early_;
   int64_t stored_bytes_ = -1;

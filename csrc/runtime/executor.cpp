@@ -18,7 +18,7 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   residency_.handedOut().dropDead();
   pager_.begin(plan_->graph().values().size());
   records_.resize(plan_->numOps());
-  root_holds_.begin(*plan_, [this](ValueId v) { return pager_.hasCopy(v); });
+  root_holds_.begin(*plan_);
   verify_.beginStep();
 }
 
@@ -227,10 +227,15 @@ void Executor::free(ValueId v) {
   // Somebody holds it longer than in the trace: it is theirs now.
   if (is_dead) return;
   const bool stored = pager_.hasCopy(v);
-  if (!stored && (plan_->wouldBeLost(v, k_) || !root_holds_.hasRoots(v))) return;
+  std::optional<RootHolds::Roots> roots;
+  if (!stored) {
+    if (plan_->wouldBeLost(v, k_)) return;
+    roots = root_holds_.rootsOf(v);
+    if (!roots) return;
+  }
   if (!residency_.evict(v)) return;
   ++counters_.evictions;
-  if (!stored) root_holds_.hold(v);
+  if (roots) root_holds_.hold(v, std::move(*roots));
 }
 
 uint64_t Executor::contentHash(ValueId v, const c10::StorageImpl& storage) const {

@@ -158,7 +158,7 @@ class Executor {
   Residency residency_;
   Pager pager_;
   std::vector<OpRecord> records_;
-  RootHolds root_holds_{residency_};
+  RootHolds root_holds_{residency_, pager_};
   std::vector<NewBinding> new_bindings_;
   std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only

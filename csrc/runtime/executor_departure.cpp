@@ -24,7 +24,7 @@ void Executor::restoreAll(bool keep_away_between_steps) {
   }
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index)
     residency_[v].hold.reset();
-  root_holds_.releaseAll();
+  root_holds_.clear();
   if (first) std::rethrow_exception(first);
 }
 

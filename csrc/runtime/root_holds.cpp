@@ -5,9 +5,8 @@
 
 namespace poet {
 
-void RootHolds::begin(const CompiledPlan& plan, std::function<bool(ValueId)> has_copy) {
+void RootHolds::begin(const CompiledPlan& plan) {
   clear();
-  has_copy_ = std::move(has_copy);
   switchTo(plan);
 }
 
@@ -19,34 +18,6 @@ void RootHolds::switchTo(const CompiledPlan& plan) {
 }
 
 void RootHolds::clear() {
-  storages_.clear();
-  for (Roots& roots : of_) roots.clear();  // keeps their memory for the next step
-}
-
-void RootHolds::hold(ValueId v) {
-  std::optional<Roots> roots = rootsOf(v, kNoValue);
-  if (!roots) return;
-  acquire(*roots);
-  of_[static_cast<size_t>(v.index)] = std::move(*roots);
-}
-
-void RootHolds::release(ValueId v) { letGo(std::exchange(of_[static_cast<size_t>(v.index)], {})); }
-
-void RootHolds::acquire(const Roots& roots) {
-  for (ValueId root : roots) {
-    auto& [count, storage] = storages_[static_cast<size_t>(root.index)];
-    if (++count == 1) storage = residency_[root].ref.lock();
-  }
-}
-
-void RootHolds::letGo(const Roots& roots) {
-  for (ValueId root : roots) {
-    auto& [count, storage] = storages_[static_cast<size_t>(root.index)];
-    if (count > 0 && --count == 0) storage.reset();
-  }
-}
-
-void RootHolds::releaseAll() {
   for (auto& [count, storage] : storages_) {
     count = 0;
     storage.reset();
@@ -54,16 +25,23 @@ void RootHolds::releaseAll() {
   for (Roots& roots : of_) roots.clear();
 }
 
+void RootHolds::hold(ValueId v, Roots roots) {
+  for (ValueId root : roots) {  // first: what both have in common must not go in between
+    auto& [count, storage] = storages_[static_cast<size_t>(root.index)];
+    if (++count == 1) storage = residency_[root].ref.lock();
+  }
+  for (ValueId root : std::exchange(of_[static_cast<size_t>(v.index)], std::move(roots))) {
+    auto& [count, storage] = storages_[static_cast<size_t>(root.index)];
+    if (--count == 0) storage.reset();
+  }
+}
+
 void RootHolds::replace(ValueId root) {
   if (!isHeld(root)) return;
   for (ValueId v(0); static_cast<size_t>(v.index) < of_.size(); ++v.index) {
-    Roots& now = of_[static_cast<size_t>(v.index)];
+    const Roots& now = of_[static_cast<size_t>(v.index)];
     if (std::find(now.begin(), now.end(), root) == now.end()) continue;
-    std::optional<Roots> others = rootsOf(v, root);
-    if (!others) continue;
-    acquire(*others);  // first: what they have in common must not go in between
-    letGo(now);
-    now = std::move(*others);
+    if (std::optional<Roots> others = rootsOf(v, root)) hold(v, std::move(*others));
   }
 }
 

@@ -1,12 +1,12 @@
 // Keeps alive what bringing an evicted value back needs and nothing else could make again.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "runtime/compiled_plan.h"
+#include "runtime/pager.h"
 #include "runtime/residency.h"
 
 namespace poet {
@@ -21,47 +21,45 @@ namespace poet {
 // Not thread-safe: the session serializes.
 class RootHolds {
  public:
-  explicit RootHolds(const Residency& residency) : residency_(residency) {}
+  using Roots = std::vector<ValueId>;
 
-  // `has_copy`: whether a value's bytes are in the store.
-  void begin(const CompiledPlan& plan, std::function<bool(ValueId)> has_copy);
+  RootHolds(const Residency& residency, const Pager& pager)
+      : residency_(residency), pager_(pager) {}
+
+  void begin(const CompiledPlan& plan);
   // To a plan that shares all values shown so far.
   void switchTo(const CompiledPlan& plan);
   void clear();
 
-  // Whether everything that bringing `v` back may need is there, or can be made from what is.
-  bool hasRoots(ValueId v) const { return rootsOf(v, kNoValue).has_value(); }
-  void hold(ValueId v);
-  void release(ValueId v);
-  void releaseAll();
+  // What bringing `v` back would have to be held for it; nothing: it could not come back.
+  std::optional<Roots> rootsOf(ValueId v) const { return rootsOf(v, kNoValue); }
+  // As long as `v` is away.
+  void hold(ValueId v, Roots roots);
+  void release(ValueId v) { hold(v, {}); }
   // Plain training, or the plan, is done with `root`: held no longer if other values can stand in
   // for it in everything that it is held for.
   void replace(ValueId root);
 
-  bool isHeld(ValueId root) const { return count(root) > 0; }
+  bool isHeld(ValueId root) const {
+    const auto i = static_cast<size_t>(root.index);
+    return i < storages_.size() && storages_[i].first > 0;
+  }
   // Whether a reference to the root's storage is in here.
   bool holdsStorage(ValueId root) const {
     return isHeld(root) && storages_[static_cast<size_t>(root.index)].second;
   }
 
  private:
-  using Roots = std::vector<ValueId>;
   using Known = std::vector<std::pair<int, std::optional<Roots>>>;  // by recipe, of one search
 
-  int count(ValueId root) const {
-    const auto i = static_cast<size_t>(root.index);
-    return i < storages_.size() ? storages_[i].first : 0;
-  }
-  // What `v` can be made from if `without` is not there; nothing: it cannot.
+  // What `v` can be made from if `without` is not there.
   std::optional<Roots> rootsOf(ValueId v, ValueId without) const;
   std::optional<Roots> search(ValueId v, ValueId without, Known& known) const;
-  bool isThere(ValueId v) const { return residency_.isAvailable(v) || has_copy_(v); }
-  void acquire(const Roots& roots);
-  void letGo(const Roots& roots);
+  bool isThere(ValueId v) const { return residency_.isAvailable(v) || pager_.hasCopy(v); }
 
   const Residency& residency_;
+  const Pager& pager_;
   const CompiledPlan* plan_ = nullptr;
-  std::function<bool(ValueId)> has_copy_;
   std::vector<std::pair<int, StorageHold>> storages_;  // by value: how many away values need it
   std::vector<Roots> of_;                              // by value: what is held for it
 };
