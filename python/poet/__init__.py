@@ -31,8 +31,10 @@ from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
+from poet._stats import StepStats
 from poet._trace import trace
-from poet._wrap import StepStats, WrappedStep, wrap
+from poet._wrap import wrap
+from poet._wrapped_step import WrappedStep
 
 __version__ = _native.version
 

@@ -88,7 +88,7 @@ class ModelRequest:
         self._refuse(inputs=self.inputs, loss=self.loss)
         if isinstance(self.model, str) and not _is_path(self.model):
             return _preset_graph(find_preset(self.model), self, cache)
-        from poet._wrap import WrappedStep  # noqa: PLC0415  it imports poet.solve
+        from poet._wrapped_step import WrappedStep  # noqa: PLC0415  it imports poet.solve
 
         self._refuse(optimizer=self.optimizer, trainable=self.trainable, batch_size=self.batch_size)
         if isinstance(self.model, WrappedStep):

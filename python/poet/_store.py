@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import platform
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from poet import _C
 from poet._cache import Cache
-from poet._errors import ArgumentError
+from poet._errors import ArgumentError, StoreWarning
+from poet._methods import Method
+from poet._warn import warn
 
 MEASURE_SECONDS = 1.0
 _STALE_SECONDS = 30 * 86400.0
@@ -79,6 +82,58 @@ def page_folder(page_dir: object) -> str:
     except RuntimeError as error:
         raise ArgumentError(f"page_dir: expected a folder, got {page_dir!r}: {error}") from error
     return os.path.realpath(_C.page_folder(folder))
+
+
+def _folder_for_pages(
+    recompute: bool, paging: bool, page_dir: str | os.PathLike[str] | None
+) -> str | None:
+    """The folder for paged values; None where nothing is to be paged."""
+    if not paging:
+        if page_dir is not None:
+            raise ArgumentError(
+                f"page_dir: expected None beside paging=False; got {page_dir!r}. Leave one of "
+                "them out."
+            )
+        if not recompute:
+            raise ArgumentError(
+                "recompute, paging: expected at least one of them to be on; with both off nothing "
+                "could make room. Leave one of them out."
+            )
+        return None
+    try:
+        return page_folder(page_dir)
+    except ArgumentError as error:
+        if page_dir is not None:
+            raise
+        if not recompute:
+            raise ArgumentError(
+                f"recompute=False: expected a folder for paged values then. {error}"
+            ) from error
+        _warn_of_no_folder(str(error))
+        return None
+
+
+@functools.cache  # once for each reason
+def _warn_of_no_folder(why: str) -> None:
+    warn(
+        f"poet pages nothing to secondary storage, it only recomputes: {why} Pass page_dir= a "
+        "folder on a disk, or paging=False to say that this is fine.",
+        StoreWarning,
+    )
+
+
+def folder_for_method(
+    can: Method, recompute: bool, paging: bool, page_dir: str | os.PathLike[str] | None
+) -> str | None:
+    """As `_folder_for_pages`, for a method that may not page, or do nothing else."""
+    if can.pages or page_dir is not None:
+        return _folder_for_pages(recompute and can.recomputes, paging, page_dir)
+    if can.recomputes and not recompute:
+        raise ArgumentError(
+            f"recompute=False: the method {can.name!r} makes room by recomputing. Leave it out, or "
+            "choose another method."
+        )
+    return None
 
 
 def known_speed(directory: str, cache: Cache | None) -> StoreSpeed | None:

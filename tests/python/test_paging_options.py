@@ -209,7 +209,7 @@ def test_where_the_systems_folders_will_not_do_it_only_recomputes(
         raise poet.ArgumentError("page_dir: every folder lies in RAM here.")
 
     monkeypatch.setattr(_store._C, "page_folder", refuse)
-    _wrap._warn_of_no_folder.cache_clear()
+    _store._warn_of_no_folder.cache_clear()
     with pytest.warns(poet.StoreWarning, match="every folder lies in RAM") as caught:
         wrapped = poet.wrap(step, ram_budget="1GiB")
     assert caught[0].filename == __file__

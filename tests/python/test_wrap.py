@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -447,6 +451,51 @@ def test_it_keeps_the_steps_name_and_can_be_closed(budget: int) -> None:
     followed = step.stats.followed_steps
     _train(step, model, 1)
     assert step.stats.followed_steps == followed
+
+
+def test_a_step_wrapped_in_its_class_is_a_method(budget: int) -> None:
+    losses, state = _plain(5)
+    model = _Model()
+
+    class Trainer(_Model):
+        step = poet.wrap(
+            _Model.step,
+            ram_budget=budget + resident_bytes([model.net, model.x, model.y]),
+            background=False,
+            time_limit_s=20,
+        )
+
+    del model
+    trainer = Trainer()
+    assert _train(trainer.step, trainer, 5) == losses
+    assert differences(state, trainer.state()) == []
+    assert trainer.step.stats.steps == Trainer.step.stats.steps == 5
+    assert Trainer.step.stats.followed_steps > 0
+
+
+def test_a_program_that_ends_before_its_plan_says_so(tmp_path: Path) -> None:
+    """A solver that never answers stands for a long solve."""
+    mute = tmp_path / "poet-solver"
+    mute.write_text("#!/bin/sh\nexec sleep 600\n")
+    mute.chmod(0o700)
+    script = (
+        "import poet, torch\n"
+        "net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])\n"
+        "def step(x):\n"
+        "    net.zero_grad()\n"
+        "    net(x).square().sum().backward()\n"
+        "step = poet.wrap(step, ram_budget='60%', paging=False, cache_dir=None)\n"
+        "for _ in range(6): step(torch.ones(512, 64))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"POET_SOLVER": str(mute)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "the program ended after 6 steps, before poet had a plan" in done.stderr
 
 
 def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:

@@ -1,0 +1,401 @@
+"""What poet.wrap returns: a training step that records, waits for its plan, and follows it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import random
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from poet import _C
+from poet._enums import Status
+from poet._errors import BudgetWarning, StoreError
+from poet._live import (
+    StepTypeError,
+    close_session,
+    end_watching,
+    leaves_with_gradients,
+    no_ops_error,
+    run_step,
+    run_unrecorded,
+    shapes_in,
+    verify_wanted,
+)
+from poet._planning import PlanningOptions, StepPlanner
+from poet._stats import StepStats
+from poet._waiting import Gate
+from poet._warn import warn
+
+_LONGEST_REST = 64  # calls
+
+_wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_planning() -> None:
+    """A thread that came back from the solver when the interpreter ends would abort the process."""
+    for step in list(_wrapped):
+        step._tell_of_unfinished_plan()
+        step._stop_planning()
+
+
+class _Rest:
+    """Calls that are not recorded while recording tells nothing new.
+
+    Recording costs many times a short step. Where a step has no plan, because there is none within
+    the budget or it is still being solved for, a call is recorded now and then only, and whenever
+    its arguments have other shapes. How many calls lie in between is drawn at random and doubles on
+    average, so that no rhythm of variants hides from it.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: tuple[object, ...] = ()  # of the last call
+        self.skipped = 0
+        self._left = 0
+        self._longest = 1
+        self._random = random.Random(0)
+
+    def skips(self, shapes: tuple[object, ...]) -> bool:
+        """Whether this call, with arguments of these shapes, may go unrecorded."""
+        if shapes != self._shapes:
+            self.end()
+            self._shapes = shapes
+        if self._left == 0:
+            return False
+        self._left -= 1
+        self.skipped += 1
+        return True
+
+    def lengthen(self) -> None:
+        """A recorded call told nothing new."""
+        self._longest = min(2 * self._longest, _LONGEST_REST)
+        self._left = self._random.randint(self._longest // 2, self._longest)
+
+    def end(self) -> None:
+        """Something changed: the next calls count."""
+        self._left = 0
+        self._longest = 1
+
+
+class WrappedStep:
+    """A training step under a memory budget. Call it like the step that it wraps; see `wrap`."""
+
+    __module__ = "poet"
+
+    def __init__(
+        self,
+        train_step: Callable[..., Any],
+        options: PlanningOptions,
+        *,
+        strictness: str,
+        verbose: bool,
+        gate: Gate | None = None,
+    ) -> None:
+        functools.update_wrapper(self, train_step)
+        self._step = train_step
+        self._options = options
+        self._verbose = verbose
+        self._gate = gate
+        self._session = _C.Session(verify=verify_wanted())
+        if options.page_folder is not None:
+            self._session.set_store(options.page_folder)
+            end_watching(self._session)  # memory handed out from here on is known
+        self._planner = StepPlanner(self._session, options, self._say, strictness)
+        self._prepared = False
+        self._lock = threading.Lock()
+        self._seen: set[int] = set()  # variants that the cache was asked about
+        self._asked: set[int] = set()  # variants that a plan is or was solved for
+        self._interrupted: set[int] = set()  # and those that Ctrl-C kept one from
+        self._latest: int | None = None  # variant of the last planned step
+        self._last_graph: int | None = None
+        self._thread: threading.Thread | None = None
+        self._waiting: list[int] = []
+        self._error: BaseException | None = None
+        self._rest = _Rest()
+        self._closed = False
+        self._warned_of_variants = False
+        _wrapped.add(self)
+        if options.share.note:
+            self._say(options.share.note)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one step and returns what it returns."""
+        self._raise_background_error()
+        if self._planner.no_plan is not None and not self._closed:
+            raise self._planner.no_plan
+        if (
+            self._closed or _C.is_listening()
+        ):  # a wrapped step inside a wrapped step: the outer one rules
+            return self._step(*args, **kwargs)
+        if self._gate is not None:
+            self._gate.wait(release=self._release, say=self._say, stopped=lambda: self._closed)
+        if not self._prepared:
+            self._prepared = True
+            self._planner.prepare()
+        if self._session.next_step_is_traced() and self._rest.skips(shapes_in((args, kwargs))):
+            self._session.bring_back()  # what pause() moved out
+            result, excess = run_unrecorded(self._session, self._step, args, kwargs)
+            self._planner.tell_of_excess(excess)
+            return result
+        result, report = run_step(self._session, self._step, args, kwargs)
+        self._planner.tell_of_excess(report)
+        if report["num_ops"] == 0 and report["mode"] == "traced":
+            raise no_ops_error(self._step)
+        self._note(report)
+        return result
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A function that was wrapped as a class attribute is a method, as it was before."""
+        if instance is None or not inspect.isfunction(self._step):
+            return self
+        return types.MethodType(self, instance)
+
+    def _note(self, report: dict[str, Any]) -> None:
+        variant = report["variant"]
+        if variant is None:
+            return
+        self._last_graph = variant
+        self._forget_dropped()
+        known = False
+        if variant not in self._seen:
+            self._seen.add(variant)
+            self._planner.keep_inside(variant)
+            known = self._planner.look_up(variant)
+        if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
+            known |= self._start_planning(variant)
+        if variant in self._planner.schedules:
+            self._latest = variant
+        elif (
+            known or report["newly_stable"] or variant in self._interrupted
+        ) and variant not in self._asked:
+            self._asked.add(variant)
+            self._interrupted.discard(variant)
+            self._say(f"step traced: {report['num_ops']} operators; planning")
+            known |= self._start_planning(variant)
+        waits = variant in self._asked or variant in self._planner.schedules
+        if report["mode"] == "traced" and waits and not report["newly_stable"]:
+            self._rest.lengthen()  # nothing new, and no plan
+        elif report["mode"] != "traced" or not waits:
+            self._rest.end()
+        if known:  # a plan came into force here, between two steps
+            self._session.move_out()
+            end_watching(self._session)
+
+    def _start_planning(self, variant: int) -> bool:
+        """Whether it is over."""
+        if self._options.background:
+            self._plan_later(variant)
+            return False
+        try:
+            self._plan(variant)
+        except KeyboardInterrupt:  # the next call plans again
+            self._asked.discard(variant)
+            self._interrupted.add(variant)
+            raise
+        return True
+
+    def _forget_dropped(self) -> None:
+        """The session keeps the latest variants of a step that is another one at every call."""
+        if len(self._seen) <= 2 * _C.Session.MOST_VARIANTS:
+            return
+        self._warn_of_many_variants()
+        kept = set(self._session.variants())
+        self._seen &= kept
+        self._asked &= kept
+        self._interrupted &= kept
+        for variant in set(self._planner.schedules) - kept - {self._latest}:
+            self._planner.schedules.pop(variant, None)
+
+    def _warn_of_many_variants(self) -> None:
+        """Once: plans are made faster than they are met again."""
+        stats = self.stats
+        if self._warned_of_variants or 2 * stats.followed_steps > stats.steps:
+            return
+        self._warned_of_variants = True
+        warn(
+            f"poet has a plan for few calls only: {stats.followed_steps} of {stats.steps} followed "
+            f"one, for {stats.variants} different streams of operators or more ran. Each shape of "
+            "a batch needs a plan of its own. Pad batches to a few lengths, or bucket them by "
+            "length, so that shapes come again.",
+            BudgetWarning,
+        )
+
+    def _plan_later(self, variant: int) -> None:
+        with self._lock:
+            self._waiting.append(variant)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._plan_waiting, name="poet-plan", daemon=True
+                )
+                self._thread.start()
+
+    def _plan_waiting(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting or self._closed:
+                    self._thread = None
+                    return
+                variant = self._waiting.pop(0)
+            try:
+                self._plan(variant)
+            except BaseException as error:  # shown at the next call: a thread has nobody to tell
+                with self._lock:
+                    self._error = error
+                    self._thread = None
+                return
+
+    def _tell_of_unfinished_plan(self) -> None:
+        """At the end of the program: a script of a few short steps may never see its plan."""
+        stats = self.stats
+        if stats.planning and stats.followed_steps == 0 and not self._closed:
+            warn(
+                f"the program ended after {stats.steps} steps, before poet had a plan: none of "
+                "them was kept inside the budget. background=False waits for the plan instead.",
+                BudgetWarning,
+            )
+
+    def _stop_planning(self) -> None:
+        """Ends the solver, and waits for the thread that waits for it."""
+        with self._lock:
+            self._waiting.clear()
+            thread = self._thread
+        self._planner.stopped.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _plan(self, variant: int) -> None:
+        try:
+            self._planner.plan(variant)
+        finally:  # without a plan its schedule says why
+            self._latest = variant
+
+    def _raise_background_error(self) -> None:
+        with self._lock:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _say(self, text: str) -> None:
+        if self._verbose:
+            print(f"poet: {text}", file=sys.stderr, flush=True)
+
+    @property
+    def schedule(self) -> _C.Schedule | None:
+        """The schedule of the last step's variant, whatever its status; None before the first."""
+        return None if self._latest is None else self._planner.schedules.get(self._latest)
+
+    @property
+    def graph(self) -> _C.Graph | None:
+        """The graph of the last step's variant; None before the first call."""
+        variant = self._last_graph
+        return None if variant is None else self._session.graph_of(variant)
+
+    @property
+    def stats(self) -> StepStats:
+        """What has happened so far."""
+        counters = self._session.counters()
+        with self._lock:
+            planning = self._thread is not None
+        plans = sum(
+            s.status in (Status.OPTIMAL, Status.FEASIBLE)
+            for s in list(self._planner.schedules.values())
+        )
+        return StepStats(
+            plans=plans,
+            planning=planning,
+            plans_from_cache=self._planner.plans_from_cache,
+            plans_made_again=self._planner.plans_made_again,
+            message=self._planner.message,
+            share=self._options.share.note,
+            held_steps=self._gate.held_steps if self._gate is not None else 0,
+            held_seconds=self._gate.held_seconds if self._gate is not None else 0.0,
+            unrecorded_steps=self._rest.skipped,
+            **{**counters, "steps": counters["steps"] + self._rest.skipped},
+        )
+
+    def wait_for_plan(self, timeout: float | None = None) -> bool:
+        """Waits until no plan is being solved for; False if `timeout` seconds did not suffice."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+        self._raise_background_error()
+        return thread is None or not thread.is_alive()
+
+    def pause(self) -> int:
+        """Moves to secondary storage all that can be paged, for as long as nothing needs it.
+
+            step.pause()  # between two calls: somebody else needs the memory for a while
+            step(batch)   # everything is back, with the same bits
+
+        That is what the calls so far have shown of it: parameters, buffers, optimizer state and
+        gradients. Each comes back by itself when something on this thread touches it (an operator,
+        `numpy()`, `torch.save` ...), and all of them at the next call. Call it on the thread that
+        runs the steps, between two of them.
+
+        Returns:
+            Bytes that this released. 0 where nothing is left to release, before the first call,
+            and where there is no storage to page to (paging=False, or no folder for it).
+
+        Raises:
+            PoetRuntimeError: a step is running.
+            StoreError: the storage has no room. Nothing has changed then.
+        """
+        if self._closed:
+            return 0
+        released = self._session.pause(leaves_with_gradients())
+        end_watching(self._session)
+        return released
+
+    def _release(self) -> int:
+        """`pause`, for a step that waits: without room in the store it waits all the same."""
+        try:
+            return self.pause()
+        except StoreError as error:
+            self._say(f"nothing is released meanwhile: {error}")
+            return 0
+
+    def close(self) -> None:
+        """Ends planning, and brings back what is away between steps.
+
+        Calls after this run the plain step. May be called more than once.
+
+        Raises:
+            StoreError: a value could not be read back; it is still in the store.
+        """
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+        self._planner.stopped.set()
+        close_session(self._session)
+
+    def __enter__(self) -> WrappedStep:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise StepTypeError(
+            f"{self!r} cannot be copied or pickled: it holds what is away from memory. Copy the "
+            "model and the optimizer, and wrap the copy's step."
+        )
+
+    def __repr__(self) -> str:
+        name = getattr(self._step, "__qualname__", repr(self._step))
+        return f"<poet.WrappedStep of {name}, ram_budget={self._options.ram_budget!r}>"
+
+
+__all__ = ["WrappedStep"]
