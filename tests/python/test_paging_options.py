@@ -13,7 +13,7 @@ import pytest
 from small_steps import chain_graph, chain_plain_peak
 
 import poet
-from poet import _memory, _solve, _store, _wrap
+from poet import _memory, _solve, _store
 
 IN_RAM = Path("/dev/shm")
 SPEED = {"read_rate": 2e9, "write_rate": 1e9}
