@@ -101,6 +101,24 @@ std::string followLinks(const std::string& path) {
   return error ? path : target.string();
 }
 
+// A device, a pipe, or whatever the process has open (/dev/stdout, /dev/fd/3): written into, since
+// renaming a file over it would put that in its place.
+bool isWrittenInto(const std::string& path) {
+  if (path.rfind("/dev/", 0) == 0 || path.rfind("/proc/", 0) == 0) return true;
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+void writeInto(const std::string& path, std::string_view bytes) {
+  Descriptor fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  int error = fd.get() < 0 ? errno : writeAll(fd.get(), bytes);
+  if (fd.get() >= 0) {
+    const int close_error = fd.close();
+    if (error == 0) error = close_error;
+  }
+  if (error != 0) fail("write", path, error);
+}
+
 }  // namespace
 
 std::string readFile(const std::string& path) {
@@ -128,6 +146,7 @@ std::string readFile(const std::string& path) {
 }
 
 void writeFileAtomically(const std::string& path, std::string_view bytes) {
+  if (isWrittenInto(path)) return writeInto(path, bytes);
   const std::string target = followLinks(path);
   int opened = -1;
   const std::string name = makeBeside(target, &opened);

@@ -79,6 +79,8 @@ def open_cache(cache_dir: object) -> Cache | None:
             f"cache; got {cache_dir!r}."
         )
     try:
+        if b"\0" in os.fsencode(cache_dir):
+            raise ValueError("a zero byte")
         folder = Path(os.fsdecode(cache_dir)).expanduser()
         is_other = folder.exists() and not folder.is_dir()
     except (RuntimeError, ValueError, OSError) as error:  # no such home, a zero byte, too long

@@ -246,9 +246,9 @@ def check_outputs(options: argparse.Namespace) -> None:
         ArgumentError: it cannot.
     """
     for name in ("out", "perfetto"):
-        if getattr(options, name, None):
+        if getattr(options, name, None) is not None:
             check_output(getattr(options, name), f"--{name}")
-    if getattr(options, "plot", None):
+    if getattr(options, "plot", None) is not None:
         check_picture(options.plot, "--plot")
 
 
@@ -265,8 +265,13 @@ def beside(plan: str | os.PathLike[str], what: str) -> Path:
 
 
 def save_all(schedule: _C.Schedule, path: str) -> None:
-    """Writes a plan with its step and device beside it, for `poet show`."""
+    """Writes a plan with its step and device beside it, for `poet show`.
+
+    Into a terminal or a pipe (/dev/stdout) goes the plan alone: nothing lies beside those.
+    """
     schedule.save(path)
+    if not Path(path).is_file():
+        return
     if schedule.traced_graph is not None:
         schedule.traced_graph.save(beside(path, "graph"))
     if schedule.device is not None:

@@ -269,7 +269,7 @@ def _run_compare(options: argparse.Namespace) -> int:
     found = compare(
         graph=_request(options).graph(open_cache(options.cache_dir or True)),
         budgets=_split(options.budgets),
-        methods=options.methods.split(",") if options.methods else None,
+        methods=options.methods.split(",") if options.methods is not None else None,
         verbose=_shows_progress(options),
         **words,
     )

@@ -29,6 +29,10 @@ class StepTypeError(ArgumentError, TypeError):
     __module__ = "poet"
 
 
+# Functions whose call does none of the work yet.
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
 def check_step(step: object) -> Callable[..., Any]:
     """The step itself, if it can be called and may be a whole step.
 
@@ -41,7 +45,7 @@ def check_step(step: object) -> Callable[..., Any]:
             f"{type(step).__name__}, whose call runs the forward pass alone. Put forward, backward "
             "and the optimizer's step in a function and pass that."
         )
-    if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
+    if any(is_lazy(step) for is_lazy in _LAZY):
         raise StepTypeError(
             "step: expected a function whose call runs one whole training step; calling "
             f"{getattr(step, '__qualname__', step)} only makes a coroutine or a generator. Wrap "

@@ -435,7 +435,7 @@ def plain_cost(
 
 
 def _starts(starts: object) -> Sequence[_C.Schedule]:
-    if isinstance(starts, Sequence) and all(isinstance(each, _C.Schedule) for each in starts):
+    if isinstance(starts, list | tuple) and all(isinstance(each, _C.Schedule) for each in starts):
         return starts
     raise ArgumentError(f"starts: expected a list of poet.Schedule; got {starts!r}.")
 

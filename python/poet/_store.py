@@ -71,7 +71,10 @@ def page_folder(page_dir: object) -> str:
     """
     if page_dir is None:
         return os.path.realpath(_C.page_folder())
-    name = os.fsencode(page_dir) if isinstance(page_dir, str | os.PathLike) else b""
+    try:
+        name = os.fsencode(page_dir) if isinstance(page_dir, str | os.PathLike) else b""
+    except UnicodeEncodeError:  # half of a surrogate pair
+        name = b""
     if not name or b"\0" in name:
         raise ArgumentError(
             "page_dir: expected a folder on a disk, or None for the system's folder for temporary "

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from poet import _C
 from poet._budgets import ByteBudget, TimeBudget, parse_bytes, parse_runtime, positive_number
 from poet._cache import open_cache
 from poet._constraints import TrainingDeadline, step_share
+from poet._devices import HOST
 from poet._errors import ArgumentError, NotBuiltError
 from poet._live import check_step
 from poet._memory import give_memory_back
@@ -146,7 +146,11 @@ def wrap(
     if hard is not False:
         raise NotBuiltError("hard=True: expected it to be left out; this option is not built yet.")
     # Found wrong now rather than after the first step.
-    _C.DeviceProfile.by_name(platform)
+    if platform != HOST:
+        raise ArgumentError(
+            f"platform: expected {HOST!r}, the machine that trains; got {platform!r}. poet.solve "
+            "plans for other devices."
+        )
     parse_bytes(ram_budget, plain_peak_bytes=1 << 40)
     if runtime_budget is not None:
         parse_runtime(runtime_budget, plain_seconds=1.0)

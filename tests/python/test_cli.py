@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -109,6 +110,25 @@ def test_what_cannot_be_written_is_found_before_the_work(
         assert run(*words) == 1
     assert re.search(expected, err.getvalue()) and not out.getvalue()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_can_go_into_a_pipe(tmp_path: Path) -> None:
+    """What is no regular file is written into, and stays what it is."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    with redirect_stdout(io.StringIO()):
+        assert run("solve", *PAPER, "--ram-budget", "3708", "--out", str(pipe)) == 0
+    assert b'"actions"' in reader.communicate(timeout=60)[0]
+    assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_an_empty_name_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--out", "--plot", "--perfetto"):
+        assert run("solve", *PAPER, flag, "") == 1
+        assert f"{flag}: expected the name of a file" in capsys.readouterr().err
+    assert run("compare", *PAPER, "--budgets", "90%", "--methods", "") == 1
+    assert "method" in capsys.readouterr().err
 
 
 def test_who_reads_a_part_only_sees_no_traceback() -> None:

@@ -407,6 +407,10 @@ def test_a_budget_below_the_least_is_said_once_and_training_goes_on() -> None:
         ({"ram_budget": "1GiB", "runtime_budget": "fast"}, "runtime_budget"),
         ({"ram_budget": "1GiB", "runtime_budget": -1}, "runtime_budget"),
         ({"ram_budget": "1GiB", "platform": "toaster"}, "toaster"),
+        ({"ram_budget": "1GiB", "platform": 3}, "expected 'host'.*got 3"),
+        ({"ram_budget": "1GiB", "cache_dir": "\0"}, "cache_dir: expected a folder"),
+        ({"ram_budget": "1GiB", "cache_dir": "\ud800"}, "cache_dir: expected a folder"),
+        ({"ram_budget": "1GiB", "page_dir": "\ud800"}, "page_dir: expected a folder"),
         ({"ram_budget": "1GiB", "time_limit_s": 0}, "time_limit_s"),
         ({"ram_budget": "1GiB", "background": 3}, "background"),
         ({"ram_budget": "1GiB", "verbose": "yes"}, "verbose"),
@@ -422,6 +426,12 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
 def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
     with pytest.raises(poet.ArgumentError, match="got str"):
         poet.wrap("train", ram_budget="1GiB")  # type: ignore[arg-type]
+
+    async def lazy() -> Any:
+        yield
+
+    with pytest.raises(poet.ArgumentError, match="only makes a coroutine or a generator"):
+        poet.wrap(lazy, ram_budget="1GiB")
     with pytest.raises(poet.ArgumentError, match="ran none"):
         poet.wrap(lambda: None, ram_budget="1GiB")()
 

@@ -1,5 +1,6 @@
 #include "graph/file_io.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -50,6 +51,34 @@ TEST(FileIo, ReplacesTheFileBehindALink) {
   writeFileAtomically(folder / "link", "2");
   EXPECT_TRUE(fs::is_symlink(folder / "link"));
   EXPECT_EQ(readFile(folder / "real"), "2");
+}
+
+TEST(FileIo, WritesIntoAPipeAndLeavesItOne) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string got(5, '\0');
+  std::thread reader([&] {
+    const int fd = ::open(pipe.c_str(), O_RDONLY);
+    EXPECT_EQ(::read(fd, got.data(), got.size()), 5);
+    ::close(fd);
+  });
+  writeFileAtomically(pipe, "12345");
+  reader.join();
+  EXPECT_EQ(got, "12345");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST(FileIo, WritesIntoAnOpenFileByItsDescriptor) {
+  const TemporaryFolder folder;
+  writeFileAtomically(folder / "file", "1");
+  const int fd = ::open((folder / "file").c_str(), O_WRONLY | O_APPEND);
+  writeFileAtomically(detail::message("/dev/fd/", fd), "2");
+  EXPECT_EQ(::write(fd, "3", 1), 1) << "the file that was open is still the one under the name";
+  ::close(fd);
+  EXPECT_EQ(readFile(folder / "file"), "123");
+  EXPECT_THAT([] { writeFileAtomically("/dev/full", "1"); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))));
 }
 
 TEST(FileIo, WritesIntoTheWorkingFolder) {
