@@ -147,12 +147,16 @@ py::bytes toBytes(const py::object& self, const py::object& graph) {
   return py::bytes(bytes);
 }
 
-py::object fromBytes(const py::bytes& data, const py::object& graph) {
+py::object fromBytes(const py::object& data, const py::object& graph) {
+  POET_CHECK(PyObject_CheckBuffer(data.ptr()) != 0, "data: expected the bytes that ",
+             "Schedule.to_bytes gave (a file of them is read in mode \"rb\"); got ",
+             py::repr(py::type::of(data)).cast<std::string>(), ".");
   POET_CHECK(py::isinstance<Graph>(graph), "graph: expected the poet.Graph that the schedule was ",
              "made for: bytes hold no copy of it; got ",
              py::repr(py::type::of(graph)).cast<std::string>(),
              ". Pass Graph.load(...) or the graph of poet.trace.");
-  const auto text = data.cast<std::string_view>();
+  const py::bytes copy = py::reinterpret_steal<py::bytes>(PyBytes_FromObject(data.ptr()));
+  const auto text = copy.cast<std::string_view>();
   const auto held = graph.cast<std::shared_ptr<Graph>>();
   SchedulePtr schedule;
   {

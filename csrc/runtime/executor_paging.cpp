@@ -41,8 +41,9 @@ void Executor::pageOut(ValueId v) {
     return;
   }
   const bool is_on_its_way = pager_.isBeingWritten(v);  // then the pager owns the data
-  if (!is_on_its_way && (entry.pinned || !AllocatorTap::mayRelease(*storage))) {
-    pager_.noteShared(storage->nbytes());
+  const bool may_leave = AllocatorTap::mayRelease(*storage);
+  if (!is_on_its_way && (entry.pinned || !may_leave)) {
+    if (!may_leave || !entry.kept) pager_.noteShared(storage->nbytes());  // else it failed before
     keepInMemory(v, std::move(storage));
     return;
   }

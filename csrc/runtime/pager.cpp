@@ -117,7 +117,7 @@ void Pager::noteFailure(const std::string& what) {
 }
 
 void Pager::noteShared(size_t bytes) {
-  if (counters_.shared_page_outs++ > 0) return;
+  if (counters_.shared_page_outs++ > 0 || failures_in_a_row_ > 0) return;  // those are worse
   counters_.trouble = detail::message(
       "a value of ", bytes,
       " bytes, which the plan moves to the store, stays in memory, because a "

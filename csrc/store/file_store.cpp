@@ -57,7 +57,7 @@ void FileStore::checkOwner() const {
       StoreError, owner_ == getpid(), "the page file in '", directory(), "' belongs to process ",
       owner_, ", of which this one (", getpid(),
       ") is a fork: it may read there and not write. Values stay in memory. Wrap the step "
-      "again in this process to page in a file of its own");
+      "again in this process to page in a file of its own.");
 }
 
 void FileStore::reserve(int64_t bytes) {

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from poet import _C
-from poet._errors import ArgumentError, BudgetError, BudgetWarning
+from poet._errors import ArgumentError, BudgetError, BudgetWarning, StoreError
 from poet._raw_doors import raw_doors
 from poet._warn import warn
 
@@ -131,7 +131,14 @@ class _Running(threading.local):
     """The session of the step that runs on this thread."""
 
     session: _C.Session | None = None
+    updates = False  # an optimizer's step has begun
 
+
+_UNREAD = "cannot read"  # in what the store says
+_HALF_UPDATED = (
+    "The optimizer's step had begun: some parameters are updated, others are not. Load a "
+    "checkpoint before training goes on."
+)
 
 _running = _Running()
 _hook_lock = threading.Lock()
@@ -139,6 +146,7 @@ _hook_lock = threading.Lock()
 
 def _enter_optimizer(*_: object) -> None:
     if _running.session is not None:
+        _running.updates = True
         _running.session.enter_optimizer()
 
 
@@ -160,8 +168,13 @@ def optimizer_phases(session: _C.Session) -> Iterator[None]:
     with _hook_lock:
         _hook_optimizers()
     outer, _running.session = _running.session, session
+    _running.updates = False
     try:
         yield
+    except StoreError as error:  # calling the step once more would update some parameters twice
+        if _running.updates:
+            error.args = (f"{error} {_HALF_UPDATED}",)
+        raise
     finally:
         _running.session = outer
 
@@ -268,9 +281,11 @@ def end_watching(session: _C.Session) -> None:
         raw_doors.close(session)
     trouble = session.new_trouble()
     if trouble:
+        unread = "What needs a value that cannot be read back raises StoreError; otherwise training"
         warn(
-            f"poet could not move every value to or from secondary storage: {trouble} Training "
-            "goes on with the same results, but its memory may exceed the budget.",
+            f"poet could not move every value to or from secondary storage: {trouble} "
+            f"{unread if _UNREAD in trouble else 'Training'} goes on with the same results, but "
+            "its memory may exceed the budget.",
             BudgetWarning,
         )
 

@@ -97,6 +97,7 @@ class StepPlanner:
         self._policed_bytes = 0
         self._warned = False
         self._warned_of_excess = False
+        self._warned_of_no_solver = False
 
     def prepare(self) -> None:
         """Before the first call: how fast the store is, and the budget where it is no share.
@@ -204,24 +205,47 @@ class StepPlanner:
         self._use_kept(variant, graph)
         return True
 
-    def plan(self, variant: int) -> None:
-        """Puts a plan in force for the variant, or notes that there is none."""
+    def plan(self, variant: int) -> bool:
+        """Puts a plan in force for the variant, or notes that there is none.
+
+        Returns:
+            False where the solver could not be asked, for lack of descriptors or processes, say:
+            the step is none the worse for it, and later there may be enough.
+        """
         graph = self._session.graph_of(variant)
         if graph is None:  # dropped in the meantime: the session keeps the latest variants
-            return
+            return True
         if self._cached is not None:
             known = self._cached.profiled(graph)
             if known is None:
                 self._cached.keep_profile(graph)
             graph = known or graph
             if variant not in self._again and self._use_kept(variant, graph):
-                return
+                return True
         try:
             self._solve(variant, graph)
+        except PoetRuntimeError as error:
+            if self._options.method != "poet":
+                raise
+            self._tell_of_no_solver(str(error))
+            return False
         finally:
             self._again.discard(variant)
             if variant in self._watches:
                 self._watches[variant].restart()
+        return True
+
+    def _tell_of_no_solver(self, error: str) -> None:
+        self.message = error
+        self._say(f"no plan yet: {error}")
+        if self._warned_of_no_solver:
+            return
+        self._warned_of_no_solver = True
+        warn(
+            f"poet could not look for a plan: {error} Training goes on without one, and its memory "
+            "may exceed the budget; later calls try again.",
+            BudgetWarning,
+        )
 
     def _use_kept(self, variant: int, graph: _C.Graph) -> bool:
         """Puts the plan in force that the cache has for this request."""

@@ -112,7 +112,7 @@ class WrappedStep:
         self._lock = threading.Lock()
         self._seen: set[int] = set()  # variants that the cache was asked about
         self._asked: set[int] = set()  # variants that a plan is or was solved for
-        self._interrupted: set[int] = set()  # and those that Ctrl-C kept one from
+        self._interrupted: set[int] = set()  # and those that were kept from one: to be asked again
         self._latest: int | None = None  # variant of the last planned step
         self._last_graph: int | None = None
         self._thread: threading.Thread | None = None
@@ -179,7 +179,7 @@ class WrappedStep:
             self._interrupted.discard(variant)
             self._say(f"step traced: {report['num_ops']} operators; planning")
             known |= self._start_planning(variant)
-        waits = variant in self._asked or variant in self._planner.schedules
+        waits = variant in self._asked | self._interrupted or variant in self._planner.schedules
         if report["mode"] == "traced" and waits and not report["newly_stable"]:
             self._rest.lengthen()  # nothing new, and no plan
         elif report["mode"] != "traced" or not waits:
@@ -272,7 +272,9 @@ class WrappedStep:
 
     def _plan(self, variant: int) -> None:
         try:
-            self._planner.plan(variant)
+            if not self._planner.plan(variant):
+                self._asked.discard(variant)
+                self._interrupted.add(variant)
         finally:  # without a plan its schedule says why
             self._latest = variant
 

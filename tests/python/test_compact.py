@@ -117,6 +117,10 @@ def test_a_loaded_schedule_needs_its_graph() -> None:
     with pytest.raises(poet.ArgumentError, match=r"to_bytes\(graph\)"):
         schedule.to_bytes()
     assert poet.Schedule.from_bytes(schedule.to_bytes(graph), graph) == schedule
+    for kind in (bytearray, memoryview):
+        assert poet.Schedule.from_bytes(kind(schedule.to_bytes(graph)), graph) == schedule
+    with pytest.raises(poet.ArgumentError, match="data: expected the bytes that"):
+        poet.Schedule.from_bytes("text", graph)
     with pytest.raises(poet.ArgumentError, match=r"hold no copy of it; got .*NoneType"):
         poet.Schedule.from_bytes(schedule.to_bytes(graph))
     other = poet.Graph.load(RESNET)

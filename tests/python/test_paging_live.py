@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 from random_plans import STORE_DEVICE, random_plan
+from resident import resident_bytes
 from torch import nn
 from zoo import KINDS, build, differences, plain
 
+import poet
 from poet import _C
 from poet._live import close_session, run_step
 
@@ -334,6 +337,51 @@ def test_the_folder_may_go_while_training(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     assert _same(model.run(3).state(), _plain_state(8))
     assert model.session.counters()["failed_page_outs"] == 0
+
+
+def _damage(folder: Path) -> None:
+    """Writes over every byte of the page file, parity too."""
+    for link in Path("/proc/self/fd").iterdir():
+        if link.is_symlink() and str(link.readlink()).startswith(str(folder)):
+            with link.open("r+b", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                os.pwrite(file.fileno(), b"\xff" * size, 0)
+
+
+def test_values_that_are_lost_in_the_update_are_told_of(tmp_path: Path) -> None:
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    events: list[str] = []
+
+    def train_step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        if events == ["fails before the update"]:
+            raise poet.StoreError("a store of the user's own")
+        if events == ["is damaged"]:
+            _damage(tmp_path)
+        optimizer.step()
+
+    step = poet.wrap(
+        train_step,
+        # Beside what others left: parameters, gradients, and one of AdamW's two states.
+        ram_budget=resident_bytes([model]) + 3 * sum(p.nbytes for p in model.parameters()),
+        recompute=False,
+        background=False,
+        page_dir=tmp_path,
+        cache_dir=None,
+        time_limit_s=10,
+    )
+    x = torch.ones(16, 64)
+    for _ in range(5):
+        step(x)
+    assert step.stats.planned_page_ins > 0
+    events.append("fails before the update")
+    with pytest.raises(poet.StoreError, match=r"own$"):
+        step(x)
+    events[:] = ["is damaged"]
+    with pytest.raises(poet.StoreError, match=r"cannot read .* The optimizer's step had begun"):
+        step(x)
 
 
 def test_no_file_is_left_behind(tmp_path: Path) -> None:

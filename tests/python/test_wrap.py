@@ -463,6 +463,23 @@ def test_it_keeps_the_steps_name_and_can_be_closed(budget: int) -> None:
     assert step.stats.followed_steps == followed
 
 
+def test_without_a_solver_training_goes_on_and_a_plan_comes_later(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, state = _plain(60)
+    model = _Model()
+    step = _wrapped(model, budget, cache_dir=None)
+    monkeypatch.setenv("POET_SOLVER", "/nowhere/poet-solver")
+    with pytest.warns(poet.BudgetWarning, match="could not look for a plan: .*POET_SOLVER"):
+        found = _train(step, model, 4)
+    assert "POET_SOLVER" in step.stats.message and step.stats.plans == 0
+    monkeypatch.delenv("POET_SOLVER")
+    found += _train(step, model, 56)
+    assert found == losses
+    assert differences(state, model.state()) == []
+    assert step.stats.plans == 1 and step.stats.message == ""
+
+
 def test_a_step_wrapped_in_its_class_is_a_method(budget: int) -> None:
     losses, state = _plain(5)
     model = _Model()

@@ -68,9 +68,12 @@ class SpawnArguments {
 // there.
 int movedUp(int descriptor) {
   const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, kLeastPrivateDescriptor);
+  // The system says EINVAL where the process may have none as high as that.
+  const int error = errno == EINVAL ? EMFILE : errno;
   close(descriptor);
   POET_CHECK_AS(Error, moved >= 0,
-                "poet-solver: no descriptor for its socket: ", std::strerror(errno));
+                "poet-solver: no descriptor for its socket: ", std::strerror(error),
+                ". Close files, or raise the process's limit (ulimit -n).");
   return moved;
 }
 
