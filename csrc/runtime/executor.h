@@ -62,8 +62,13 @@ class Executor {
 
   // Whether nothing would have to come back to go on with `plan`.
   bool isReadyFor(const CompiledPlan& plan) const;
-  // Goes on with a plan whose first done() ops are the same. Values are made to be where that plan
-  // wants them. `values`: those from before the step that no op has shown yet.
+  // Whether what `plan` wants to be here by now, and what the program can still reach, is here or
+  // can come back by `plan`. Another plan may have let go of what this one keeps for later, or of
+  // what this one would not recompute.
+  bool canSwitchTo(const CompiledPlan& plan) const;
+  // Goes on with a plan whose first done() ops are the same, and for which canSwitchTo(). Values
+  // are made to be where that plan wants them. `values`: those from before the step that no op has
+  // shown yet.
   void switchTo(std::shared_ptr<const CompiledPlan> plan, const std::vector<Presumed>& values);
 
   // Brings back everything that is away and that the program can still reach, but for what the plan
@@ -127,7 +132,7 @@ class Executor {
   void settleDead();
   void keepInMemory(ValueId v, StorageHold storage);
   bool load(ValueId v);
-  bool canRecompute(ValueId v, std::vector<bool>& asked) const;
+  bool canRecompute(const CompiledPlan& plan, ValueId v, std::vector<bool>& asked) const;
   bool canRecompute(ValueId v) const;
   bool mustComeBack(ValueId input) const;
   void moveOutAtStart();

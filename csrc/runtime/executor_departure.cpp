@@ -158,6 +158,23 @@ bool Executor::isReadyFor(const CompiledPlan& plan) const {
   return true;
 }
 
+bool Executor::canSwitchTo(const CompiledPlan& plan) const {
+  std::vector<bool> resident, retained;
+  expectedState(plan, k_, resident, retained);
+  std::vector<bool> asked(plan.recipes().recipes().size(), false);
+  const size_t both = std::min(resident.size(), residency_.size());
+  for (size_t v = 0; v < both; ++v) {
+    const ValueId id(static_cast<int64_t>(v));
+    const OpId producer = plan.graph().values()[v].producer;
+    if (!producer.valid() || static_cast<size_t>(producer.index) >= k_) continue;
+    const bool is_wanted = (resident[v] && retained[v]) || !residency_[id].ref.expired();
+    const bool is_there =
+        residency_.isAvailable(id) || pager_.hasCopy(id) || pager_.isBeingWritten(id);
+    if (is_wanted && !is_there && !canRecompute(plan, id, asked)) return false;
+  }
+  return true;
+}
+
 // Values that no op has shown yet have other numbers in another plan: what was presumed of them is
 // presumed anew.
 void Executor::renumberPresumed(const std::vector<Presumed>& values) {

@@ -133,15 +133,15 @@ bool Executor::load(ValueId v) {
 
 bool Executor::canRecompute(ValueId v) const {
   std::vector<bool> asked(plan_->recipes().recipes().size(), false);
-  return canRecompute(v, asked);
+  return canRecompute(*plan_, v, asked);
 }
 
-bool Executor::canRecompute(ValueId v, std::vector<bool>& asked) const {
-  const int r = plan_->recipes().recipeOf(v);
+bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<bool>& asked) const {
+  const int r = plan.recipes().recipeOf(v);
   if (r < 0) return false;
   if (asked[static_cast<size_t>(r)]) return true;  // whoever asked first finds out
   asked[static_cast<size_t>(r)] = true;
-  const Recipe& recipe = plan_->recipes().recipes()[static_cast<size_t>(r)];
+  const Recipe& recipe = plan.recipes().recipes()[static_cast<size_t>(r)];
   if (k_ <= static_cast<size_t>(recipe.lastOp().index) ||
       k_ > static_cast<size_t>(recipe.unchanged_until.index))
     return false;
@@ -149,7 +149,9 @@ bool Executor::canRecompute(ValueId v, std::vector<bool>& asked) const {
     return records_[static_cast<size_t>(op.index)].isSet();
   });
   return recorded && std::all_of(recipe.inputs.begin(), recipe.inputs.end(), [&](ValueId input) {
-           return !mustComeBack(input) || pager_.hasCopy(input) || canRecompute(input, asked);
+           // What was recorded holds what this plan's records hold.
+           if (plan.isHeldByRecords(input) != plan_->isHeldByRecords(input)) return false;
+           return !mustComeBack(input) || pager_.hasCopy(input) || canRecompute(plan, input, asked);
          });
 }
 

@@ -13,6 +13,14 @@ namespace poet {
 
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
+  const bool all_here = std::all_of(r.outputs.begin(), r.outputs.end(),
+                                    [this](ValueId v) { return residency_.isAvailable(v); });
+  if (all_here) {  // it could not be evicted, and what it was made from may have gone
+    for (ValueId v : r.outputs) {
+      if (k_ > static_cast<size_t>(plan_->graph().lastShown(v).index)) retain(v);
+    }
+    return;
+  }
   for (ValueId input : r.inputs) {
     if (mustComeBack(input)) bringBack(input);
   }

@@ -246,6 +246,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
   const Variant& variant = *variants_.find(other);
+  if (!executor_.canSwitchTo(*variant.plan)) return false;
   // What comes back for the other plan may need more than the budget; the policy does not.
   if (policy_.isOn() && !executor_.isReadyFor(*variant.plan)) return false;
   executor_.switchTo(variant.plan, locate(variant, *variant.plan));
