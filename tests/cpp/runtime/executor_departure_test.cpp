@@ -426,5 +426,56 @@ TEST_P(AnyPointTest, DepartsWithTheSameBitsAsPlainTraining) {
 INSTANTIATE_TEST_SUITE_P(Departures, AnyPointTest, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "Exception" : "ExtraOp"; });
 
+// What another plan keeps of the dead, for a recompute to come, this one let go of: and what that
+// was made from has changed.
+TEST(ChangeOfPlans, IsRefusedWhereTheOtherOneLacksWhatItKept) {
+  at::manual_seed(3);
+  const at::Tensor x = at::randn({40, 40}), w = at::randn({40, 40});
+  at::Tensor sine, result;
+  bool extra = false;
+  LiveStep live(
+      [&] {
+        at::Tensor a = x.mul(w);
+        sine = a.tanh().sin();
+        a.add_(1);
+        const at::Tensor b = a.cos();
+        if (extra) w.neg();
+        result = sine.mul(b);
+      },
+      /*verify=*/true);
+  const int plain = live.trace();
+  const at::Tensor expected = result.clone();
+  extra = true;
+  live.run();
+  sine.reset();
+  result.reset();
+  const int other = live.run().variant;
+  ASSERT_NE(other, plain);
+  const auto graph = live.session().graphOf(other);
+  const ValueId tanh = madeBy(*graph, opNamed(*graph, "aten::tanh"));
+  const ValueId made = madeBy(*graph, opNamed(*graph, "aten::sin"));
+  const Schedule keeps = PlanBuilder(*graph)
+                             .after(opNamed(*graph, "aten::sin").index)
+                             .retain(tanh)
+                             .before(opNamed(*graph, "aten::cos").index)
+                             .free(made)
+                             .before(opNamed(*graph, "aten::mul.Tensor", 1).index)
+                             .recompute({opNamed(*graph, "aten::sin").index})
+                             .build();
+  live.session().setPlan(
+      plain, std::make_shared<const Schedule>(PlanBuilder(*live.session().graphOf(plain)).build()),
+      hostProfile());
+  live.session().setPlan(other, std::make_shared<const Schedule>(keeps), hostProfile());
+  for (int call = 0; call < 40; ++call) {
+    extra = call % 10 > 7 || call % 7 == 5;  // at irregular times: no history foretells it
+    sine.reset();
+    result.reset();
+    live.run();
+    EXPECT_TRUE(sameBits(result, expected)) << "call " << call;
+  }
+  EXPECT_GT(live.session().counters().departures, 0);
+  EXPECT_GT(live.session().executorCounters().evictions, 0) << "the other plan was followed, too";
+}
+
 }  // namespace
 }  // namespace poet::testing
