@@ -136,7 +136,7 @@ class PlanCache:
         difference = abs(payload["plain_peak_bytes"] - graph.plain_peak_bytes())
         if difference > _PEAK_TOLERANCE * ram_budget_bytes:
             return None  # with that much more room, or less, another plan may be better
-        vars(schedule)["_graph"] = graph
+        vars(schedule).update(_graph=graph, _device=request.device)
         return schedule
 
     def keep(self, graph: _C.Graph, request: PlanRequest, schedule: _C.Schedule) -> None:

@@ -34,6 +34,7 @@ from poet._waiting import Gate
 from poet._warn import warn
 
 _LONGEST_REST = 64  # calls
+_MANY_VARIANTS = 16
 
 _wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
 
@@ -166,6 +167,8 @@ class WrappedStep:
         known = False
         if variant not in self._seen:
             self._seen.add(variant)
+            if len(self._seen) >= _MANY_VARIANTS:
+                self._warn_of_many_variants()
             self._planner.keep_inside(variant)
             known = self._planner.look_up(variant)
         if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
@@ -205,7 +208,6 @@ class WrappedStep:
         """The session keeps the latest variants of a step that is another one at every call."""
         if len(self._seen) <= 2 * _C.Session.MOST_VARIANTS:
             return
-        self._warn_of_many_variants()
         kept = set(self._session.variants())
         self._seen &= kept
         self._asked &= kept
@@ -222,8 +224,9 @@ class WrappedStep:
         warn(
             f"poet has a plan for few calls only: {stats.followed_steps} of {stats.steps} followed "
             f"one, for {stats.variants} different streams of operators or more ran. Each shape of "
-            "a batch needs a plan of its own. Pad batches to a few lengths, or bucket them by "
-            "length, so that shapes come again.",
+            "a batch needs a plan of its own: pad batches to a few lengths, or bucket them by "
+            "length, so that shapes come again. So does each place in a larger tensor: where "
+            "batches are slices of one, pass copies (batch.clone()).",
             BudgetWarning,
         )
 
@@ -254,7 +257,8 @@ class WrappedStep:
     def _tell_of_unfinished_plan(self) -> None:
         """At the end of the program: a script of a few short steps may never see its plan."""
         stats = self.stats
-        if stats.planning and stats.followed_steps == 0 and not self._closed:
+        undecided = stats.planning and not stats.message and stats.followed_steps == 0
+        if undecided and not self._closed:
             warn(
                 f"the program ended after {stats.steps} steps, before poet had a plan: none of "
                 "them was kept inside the budget. background=False waits for the plan instead.",

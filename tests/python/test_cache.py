@@ -413,6 +413,15 @@ def test_the_second_run_starts_planned(tmp_path: Path) -> None:
     assert kept.traced_graph is not None
 
 
+def test_a_kept_plan_that_pages_can_be_drawn(tmp_path: Path) -> None:
+    options = {"paging": True, "recompute": False, "page_dir": tmp_path}
+    for kept in (False, True):
+        _, stats, schedule = run(tmp_path / "cache", **options)
+        assert stats.plans_from_cache == kept and schedule.page_ins > 0
+        assert schedule.device.has_store
+        schedule.plot(str(tmp_path / "plan.png"))
+
+
 @pytest.mark.parametrize(
     "options",
     [
