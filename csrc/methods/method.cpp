@@ -24,7 +24,7 @@ Schedule moccasin(const Graph& graph, const DeviceProfile& profile, const SolveO
   return solveMoccasin(graph, profile, options, {.python = options.python});
 }
 
-// Programs with everything that POET's has, and what DTR does with any of its scores.
+// Programs with everything that POET's has, and what policies in running order do.
 constexpr MethodTraits kProgram = {.recomputes = true,
                                    .pages = true,
                                    .compute_aware = true,
@@ -85,6 +85,8 @@ std::vector<Method> makeMethods() {
        &atOnce<&methods::planDtrEq>},
       {"dtr_local", "Kirisame et al. 2021", "the same with the value's own cost", kDtr,
        &atOnce<&methods::planDtrLocal>},
+      {"coop", "Zhang et al. 2023", "evicts the cheapest neighbours in memory that make one place",
+       kDtr, &atOnce<&methods::planCoop>},
       {"capuchin",
        "Peng et al. 2020",
        "swaps in free time, then swaps or recomputes what costs least a byte",

@@ -18,9 +18,10 @@ PlanChoice::PlanChoice(const planner::Problem& problem, const SolveOptions& opti
       finished_(problem, options, std::move(method)),
       deadline_(options.time_limit_seconds) {}
 
-int64_t PlanChoice::offer(const planner::ReplayPlan& plan) {
+int64_t PlanChoice::offer(const planner::ReplayPlan& plan, std::string note) {
   Plan offered;
   offered.plan = plan;
+  offered.note = std::move(note);
   planner::dropUselessReplays(problem_, offered.plan);
   Schedule schedule = planner::emptySchedule(problem_.graph(), options_);
   schedule.status = Status::kFeasible;
@@ -50,7 +51,11 @@ Schedule PlanChoice::without(Status status, const std::string& message) const {
 }
 
 Schedule PlanChoice::finish(const std::string& what_it_is) const {
-  if (best_) return finished_.with(best_->plan, 0, deadline_.elapsed());
+  if (best_) {
+    Schedule schedule = finished_.with(best_->plan, 0, deadline_.elapsed());
+    if (schedule.hasPlan()) schedule.message = best_->note;
+    return schedule;
+  }
   if (!smallest_) return without(Status::kInfeasible, what_it_is);
   if (smallest_->peak_bytes <= options_.ram_budget_bytes) {
     return without(Status::kInfeasible,

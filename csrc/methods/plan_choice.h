@@ -19,8 +19,8 @@ class PlanChoice {
   PlanChoice(const planner::Problem& problem, const SolveOptions& options, std::string method);
 
   // Simulates the plan; keeps it where it lies within the budgets and costs less than the best so
-  // far. Returns its peak.
-  int64_t offer(const planner::ReplayPlan& plan);
+  // far. Returns its peak. `note`: the message of its schedule.
+  int64_t offer(const planner::ReplayPlan& plan, std::string note = {});
 
   bool any() const { return best_.has_value(); }
   const planner::Deadline& deadline() const { return deadline_; }
@@ -33,6 +33,7 @@ class PlanChoice {
  private:
   struct Plan {
     planner::ReplayPlan plan;
+    std::string note;
     int64_t peak_bytes = 0;
     OpId peak_op;
     double seconds = 0;

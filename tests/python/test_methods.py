@@ -27,6 +27,7 @@ QUICK = (
     "dtr",
     "dtr_eq",
     "dtr_local",
+    "coop",
     "capuchin",
     "page_all",
 )

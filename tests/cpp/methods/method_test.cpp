@@ -92,8 +92,8 @@ TEST(Methods, AreTheirOwn) {
   profile.store_read_latency_seconds = profile.store_write_latency_seconds = 0;
   const int64_t budget = simulatePlain(graph, profile).peak_bytes * 6 / 10;
   std::map<std::string, std::set<std::string_view>> by_plan;
-  for (const std::string_view name :
-       {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr", "capuchin", "page_all"}) {
+  for (const std::string_view name : {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr",
+                                      "coop", "capuchin", "page_all"}) {
     const Schedule schedule = planAs(name, graph, profile, budget);
     ASSERT_TRUE(schedule.hasPlan()) << name << ": " << schedule.message;
     Schedule bare = schedule;

@@ -1,0 +1,153 @@
+#include "methods/policy_run.h"
+
+#include "methods/plan_choice.h"
+#include "schedule/simulator.h"
+
+namespace poet::methods {
+namespace {
+
+using planner::Problem;
+using planner::Replay;
+
+// Replays of one run, as a multiple of the first executions: beyond that it thrashes.
+constexpr size_t kMostReplaysPerStage = 100;
+constexpr int kCorrections = 12;
+constexpr int kBudgets = 48;
+
+}  // namespace
+
+Recipes::Recipes(const Problem& problem, const Asked& asked)
+    : problem_(problem), may_leave_(asked.may_leave), readers_(problem.values.size()) {
+  for (size_t r = 0; r < problem.replays.size(); ++r) {
+    if (problem.replays[r].is_page) continue;
+    for (const int u : problem.replays[r].inputs)
+      readers_[static_cast<size_t>(u)].push_back(static_cast<int>(r));
+  }
+}
+
+PolicyRun::PolicyRun(const Problem& problem, const Asked& asked, DtrCost cost)
+    : problem_(problem),
+      asked_(asked),
+      recipes_(problem, asked),
+      scores_(recipes_, cost),
+      there_(problem.values.size(), 0),
+      locks_(problem.values.size(), 0) {
+  scores_.resize(problem.values.size());
+  plan_.by_stage.resize(problem.stages.size());
+}
+
+bool PolicyRun::run(const planner::Deadline& deadline) {
+  for (stage_ = 0; stage_ < problem_.numStages(); ++stage_) {
+    if (deadline.over() || !runStage()) return false;
+  }
+  return true;
+}
+
+bool PolicyRun::mayBeEvicted(int v) const {
+  return there_[at(v)] && mayLeave(v) && locks_[at(v)] == 0 && recipeOf(v).last_stage < stage_;
+}
+
+bool PolicyRun::runStage() {
+  for (const int u : stage().needs) {
+    if (!materialize(u)) return false;
+    ++locks_[at(u)];
+  }
+  if (!makeRoomForOp()) return false;
+  if (stage().op < problem_.graph().endOfStep())
+    clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage().op));
+  for (const int u : stage().needs) {
+    --locks_[at(u)];
+    scores_.noteTouch(u, clock_);
+  }
+  for (const int v : stage().born) put(v);
+  letGo();
+  opDone();
+  return true;
+}
+
+// What plain training lets go. What may not leave goes when nothing can ask for it any more.
+void PolicyRun::letGo() {
+  const OpId op = stage().op;
+  for (int v = 0; v < problem_.numValues(); ++v) {
+    if (!there_[at(v)]) continue;
+    const OpId death = problem_.graph().value(value(v).id).death;
+    if (!mayLeave(v)) {
+      if (death <= op && asked_.until_stage[at(v)] <= stage_) remove(v);
+    } else if (death == op && recipeOf(v).last_stage <= stage_) {
+      evict(v);
+    }
+  }
+}
+
+bool PolicyRun::materialize(int v) {
+  if (there_[at(v)]) return true;
+  // What may not leave is gone for good, and nothing may ask for it.
+  if (!mayLeave(v) || ++replays_ > kMostReplaysPerStage * problem_.stages.size()) return false;
+  const Replay& replay = recipeOf(v);
+  for (const int u : replay.inputs) {
+    if (!materialize(u)) return false;
+    ++locks_[at(u)];
+  }
+  if (!makeRoomForReplay(replay)) return false;
+  plan_.by_stage[at(stage_)].push_back(value(v).recipe);
+  clock_ += replay.seconds;
+  for (const int u : replay.inputs) {
+    --locks_[at(u)];
+    scores_.noteTouch(u, clock_);
+  }
+  for (const int w : replay.outputs) {
+    if (!there_[at(w)]) put(w);
+  }
+  replayDone();
+  return true;
+}
+
+void PolicyRun::put(int v) {
+  there_[at(v)] = 1;
+  scores_.noteTouch(v, clock_);
+  scores_.noteReturn(v);
+  arrived(v);
+}
+
+void PolicyRun::remove(int v) {
+  there_[at(v)] = 0;
+  departed(v);
+}
+
+void PolicyRun::evict(int v) {
+  remove(v);
+  scores_.noteEviction(v);
+}
+
+Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+                      const char* method, const std::vector<MakePolicyRun>& policies) {
+  const RecipeTable table(graph);
+  const Problem problem(graph, table, profile, {.objective = options.minimize});
+  const Asked asked = findAsked(problem);
+  PlanChoice choice(problem, options, method);
+  const int64_t most = 2 * simulatePlain(graph, profile).peak_bytes;
+  for (const MakePolicyRun& make : policies) {
+    const auto peakWithin = [&](int64_t budget) {
+      const std::unique_ptr<PolicyRun> policy = make(problem, asked, budget);
+      return policy->run(choice.deadline()) ? choice.offer(policy->plan(), policy->note())
+                                            : int64_t{-1};
+    };
+    int64_t budget = options.ram_budget_bytes;
+    for (int i = 0; i < kCorrections && !choice.any(); ++i) {
+      const int64_t peak = peakWithin(budget);
+      if (peak <= options.ram_budget_bytes) break;
+      budget -= peak - options.ram_budget_bytes;
+    }
+    if (choice.any()) return choice.finish("");
+    // The policy counts what it evicts late, and the schedule does not hold it: with more room it
+    // may still fit. The same budgets whatever was asked for: what is reported as the least does.
+    for (int i = 0; i <= kBudgets; ++i)
+      peakWithin(problem.floor_bytes + (most - problem.floor_bytes) * i / kBudgets);
+    if (choice.any()) return choice.finish("");
+  }
+  if (choice.deadline().over())
+    return choice.without(Status::kTimeLimit, "the policy did not come to its end in time");
+  return choice.finish("the least budget that the policy does with");
+}
+
+}  // namespace poet::methods
