@@ -36,6 +36,8 @@ py::dict reportToDict(const StepReport& report) {
   result["variant"] =
       report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
   result["newly_stable"] = report.newly_stable;
+  result["outgrown"] =
+      report.outgrown < 0 ? py::object(py::none()) : py::object(py::int_(report.outgrown));
   result["num_ops"] = report.num_ops;
   result["over_bytes"] = report.over_bytes;
   result["over_text"] = report.over_text;
@@ -159,6 +161,7 @@ void bindRuntime(py::module_& m) {
       .def(py::init(&Session::create), py::arg("verify"))
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
+      .def("wants_known", &Session::wantsKnown, py::call_guard<py::gil_scoped_release>())
       .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"))
       .def("begin_unrecorded", &beginUnrecorded, py::arg("inputs"))
       .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),

@@ -39,6 +39,8 @@ constexpr double kShareOfProof = 0.4;
 // Relative, of the least budget that is reported where there is no plan: nobody waits for the proof
 // that a few bytes of a loss cannot be had as well.
 constexpr double kPeakGap = 1e-3;
+// Up to here that proof takes milliseconds.
+constexpr size_t kFewCandidates = 200;
 // Of the least budget: where tensors that the step does not touch take more, the message says so.
 constexpr double kWorthTelling = 0.05;
 // Of the time limit: what must be left for another search.
@@ -132,7 +134,7 @@ class SolveRun {
       refuted = true;
     }
     ExactOptions about = exactOptions(1);
-    about.peak_gap = kPeakGap;
+    if (countCandidates(allCandidates(problem_, 1)) > kFewCandidates) about.peak_gap = kPeakGap;
     ExactPeak peak = leastPeak(problem_, about);
     if (refuted) peak.bound_bytes = std::max(peak.bound_bytes, options_.ram_budget_bytes + 1);
     return withoutPlan(peak);

@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <unordered_map>
+
 #include "graph/error.h"
 #include "trace/tensor_args.h"
 
@@ -48,6 +50,41 @@ bool Session::nextStepIsTraced() {
   return record_next_ || variant == nullptr || variant->state != VariantState::kPlanned;
 }
 
+// Note [Outgrown plans]
+// What lies in memory beside a step counts in its plan's peak, and is known from the recording. It
+// may grow afterwards: the optimizer makes its state in a variant of its own, after the variant of
+// the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
+// exists is counted once more before the next step of each plan.
+bool Session::wantsKnown() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Variant* variant = variants_.find(variants_.predict());
+  return !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned &&
+         variant->has_unchecked_base;
+}
+
+void Session::checkBase(Variant& variant, std::vector<KnownStorage> known) {
+  variant.has_unchecked_base = false;
+  leaveOutWhatHasNoMemory(known);
+  std::unordered_map<const void*, int64_t> found;
+  for (const KnownStorage& one : known) {
+    if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
+  }
+  const Graph& graph = *variant.recording->graph;
+  int64_t base = 0;
+  for (const auto& [storage, bytes] : found) base += bytes;
+  for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
+  const Schedule& schedule = variant.plan->schedule();
+  const int64_t more = base - variant.plan->graph().baseBytes();
+  if (!schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes)
+    return;
+  if (base <= graph.baseBytes()) return;  // another plan is on its way
+  auto grown = std::make_shared<Recording>(*variant.recording);
+  grown->graph =
+      std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
+  variant.recording = std::move(grown);
+  outgrown_ = current_;
+}
+
 void Session::checkIdle() const {
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
                 "this step is running already (on another thread, or inside itself): wrap the "
@@ -79,13 +116,15 @@ void Session::beginStep(std::vector<KnownStorage> known) {
     if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
   }
   current_ = variants_.predict();
-  const Variant* variant = variants_.find(current_);
+  outgrown_ = -1;
+  Variant* variant = variants_.find(current_);
   const bool follows =
       !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
   record_next_ = raised_ = false;
   if (follows) {
     counting_.reset();
     StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
+    if (variant->has_unchecked_base) checkBase(*variant, std::move(known));
     beginFollowing(*variant);
     startListening();
     if (verify_) tap_.emplace();
@@ -124,6 +163,7 @@ StepReport Session::endStep(bool failed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   StepReport report;
   counters_.steps += !unrecorded_;
+  report.outgrown = outgrown_;
   try {
     if (failed) {
       counters_.failed_steps += !unrecorded_;
@@ -173,6 +213,7 @@ void Session::settle(StepReport& report) {
     if (mode_ == Mode::kTrace) ++counters_.traced_steps;
     report.num_ops = static_cast<int64_t>(recorder_->numOps());
     report.variant = variants_.add(recorder_->finish(), report.newly_stable);
+    variants_.checkBases();
   }
   variants_.noteStep(report.variant);
 }

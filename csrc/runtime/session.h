@@ -35,6 +35,9 @@ struct StepReport {
   Mode mode = Mode::kTraced;
   int variant = -1;
   bool newly_stable = false;  // the variant was seen twice by now: worth a plan
+  // A variant whose plan no longer keeps the budget, since more is resident beside its step than
+  // when it was recorded: worth another plan. -1: none.
+  int outgrown = -1;
   int64_t num_ops = 0;
   int64_t over_bytes = 0;    // by which the online policy had to exceed the budget
   std::string over_text;     // and for what
@@ -53,6 +56,8 @@ class POET_API Session final : public Listener,
 
   // Whether the next step is going to be traced, so that the caller gathers what exists before it.
   bool nextStepIsTraced();
+  // Whether it is needed once more before a step that follows a plan. See Note [Outgrown plans].
+  bool wantsKnown();
   void beginStep(std::vector<KnownStorage> known);
   // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
   // batch's. False, and nothing has begun, where it is not known what is resident.
@@ -130,6 +135,7 @@ class POET_API Session final : public Listener,
   void startListening();
   void checkIdle() const;
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
+  void checkBase(Variant& variant, std::vector<KnownStorage> known);
 
   // session_online.cpp
   OverBudget overBudget() const;
@@ -179,6 +185,7 @@ class POET_API Session final : public Listener,
   std::optional<ListenerGuard> listener_;
   SessionCounters counters_;
   std::string last_departure_;
+  int outgrown_ = -1;         // for the report of the running step
   bool raised_ = false;       // the plan's next op threw, and the plan did not expect it
   bool record_next_ = false;  // the last step did what no recording shows
   bool verify_;

@@ -139,6 +139,7 @@ class TrainingStep::Impl {
   std::pair<at::Tensor, StepReport> run(const std::vector<at::Tensor>& inputs);
   std::vector<KnownStorage> knownStorages(const std::vector<at::Tensor>& inputs) const;
   void note(const StepReport& report);
+  void plan(int variant);
   static ArgumentError noOps() {
     return ArgumentError(
         "step: expected a training step that runs PyTorch operators on CPU tensors; this one ran "
@@ -180,8 +181,8 @@ std::vector<KnownStorage> TrainingStep::Impl::knownStorages(
 }
 
 std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::Tensor>& inputs) {
-  session_->beginStep(session_->nextStepIsTraced() ? knownStorages(inputs)
-                                                   : std::vector<KnownStorage>());
+  const bool counted = session_->nextStepIsTraced() || session_->wantsKnown();
+  session_->beginStep(counted ? knownStorages(inputs) : std::vector<KnownStorage>());
   at::Tensor result;
   try {
     const CurrentSession here(*session_);
@@ -194,6 +195,7 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
 }
 
 void TrainingStep::Impl::note(const StepReport& report) {
+  if (report.outgrown >= 0) plan(report.outgrown);
   if (report.variant < 0) return;
   last_variant_ = report.variant;
   if (report.mode == StepReport::Mode::kTraced)
@@ -203,10 +205,14 @@ void TrainingStep::Impl::note(const StepReport& report) {
     std::fprintf(stderr, "poet: step traced: %lld operators; planning\n",
                  static_cast<long long>(report.num_ops));
   }
+  plan(report.variant);
+}
+
+void TrainingStep::Impl::plan(int variant) {
   if (background_) {
-    queue_.add(report.variant);
+    queue_.add(variant);
   } else {
-    planner_.plan(report.variant, std::stop_token());
+    planner_.plan(variant, std::stop_token());
   }
 }
 

@@ -138,6 +138,11 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   shareRecordFlags(*plan);
   variant->plan = std::move(plan);
   variant->state = VariantState::kPlanned;
+  variant->has_unchecked_base = true;
+}
+
+void VariantSet::checkBases() {
+  for (auto& [id, variant] : variants_) variant.has_unchecked_base = true;
 }
 
 // A step may change over between plans that start alike: each then records what the other may have

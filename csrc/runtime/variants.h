@@ -30,6 +30,7 @@ struct Variant {
   std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
   int64_t last_used = 0;
+  bool has_unchecked_base = false;  // see Note [Outgrown plans]
 };
 
 // Not thread-safe: the session serializes.
@@ -61,6 +62,8 @@ class VariantSet {
 
   void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
   void setUnplannable(int id);
+  // A step was recorded: see Note [Outgrown plans].
+  void checkBases();
   Variant* find(int id);
   size_t size() const { return variants_.size(); }
   const std::map<int, Variant>& all() const { return variants_; }

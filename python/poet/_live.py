@@ -204,7 +204,8 @@ def run_step(
     """
     _tell_of_collectives(session)
     traced = session.next_step_is_traced()
-    existing, gradients = _resident(session, held) if traced else ([], [])
+    counted = traced or session.wants_known()
+    existing, gradients = _resident(session, held) if counted else ([], [])
     batch = tensors_in((args, kwargs)) if inputs is None else inputs
     with optimizer_phases(session):
         failed = True

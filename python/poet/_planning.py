@@ -92,6 +92,7 @@ class StepPlanner:
         self._speed: StoreSpeed | None = None
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
+        self._outgrown: set[int] = set()  # and those whose plan no longer keeps the budget
         self._strictness = strictness
         self._largest_peak = 0
         self._policed_bytes = 0
@@ -205,6 +206,12 @@ class StepPlanner:
         self._use_kept(variant, graph)
         return True
 
+    def outgrow(self, variant: int) -> None:
+        """The plan in force no longer keeps the budget: `plan` is to find another one."""
+        self._again.discard(variant)
+        self._outgrown.add(variant)
+        self._say("more lies beside the step than when its plan was made: planning again")
+
     def plan(self, variant: int) -> bool:
         """Puts a plan in force for the variant, or notes that there is none.
 
@@ -231,6 +238,7 @@ class StepPlanner:
             return False
         finally:
             self._again.discard(variant)
+            self._outgrown.discard(variant)
             if variant in self._watches:
                 self._watches[variant].restart()
         return True
@@ -244,6 +252,15 @@ class StepPlanner:
         warn(
             f"poet could not look for a plan: {error} Training goes on without one, and its memory "
             "may exceed the budget; later calls try again.",
+            BudgetWarning,
+        )
+
+    def _tell_of_outgrown_plan(self, graph: _C.Graph, schedule: _C.Schedule, budget: int) -> None:
+        self.message = schedule.message
+        warn(
+            f"poet found no plan within {budget} bytes ({format_bytes(budget)}) any more: "
+            f"{format_bytes(graph.base_bytes)} lie beside the step, more than when its plan was "
+            f"made. {schedule.message}. Training goes on with that plan, above the budget.",
             BudgetWarning,
         )
 
@@ -285,6 +302,9 @@ class StepPlanner:
         if schedule.status not in _WITH_PLAN:
             if again:
                 return  # the plan in force keeps the budget all the same
+            if variant in self._outgrown:
+                self._tell_of_outgrown_plan(graph, schedule, budget)
+                return
             kept = self._within_memory_alone(graph, request, budget, found)
             if self.stopped.is_set():
                 return

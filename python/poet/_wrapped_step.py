@@ -159,6 +159,11 @@ class WrappedStep:
         return types.MethodType(self, instance)
 
     def _note(self, report: dict[str, Any]) -> None:
+        if report["outgrown"] is not None:
+            self._planner.outgrow(report["outgrown"])
+            if self._start_planning(report["outgrown"]):
+                self._session.move_out()
+                end_watching(self._session)
         variant = report["variant"]
         if variant is None:
             return

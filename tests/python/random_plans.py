@@ -95,6 +95,8 @@ class _Planner:
         r = self.recipe_of.get(v)
         if r is None or at <= max(self.recipes[r]["ops"][-1], self.written[v]):
             return False
+        if v in self.recipes[r]["must_end_resident"]:  # Note [Recoverability] in graph/recipes.h
+            return False
         death = self.graph.values[v].death
         last = max([u for u in self.uses.get(v, []) if u >= at], default=at)
         last = self.n if death is None else max(last, min(death, self.n))

@@ -153,7 +153,7 @@ def _check(example: dict[str, Any], seed: int, eagerness: float) -> None:
         counters = session.counters()
         # At least: autograd accumulates in place or not by use counts, which a plan may change.
         assert counters["followed_steps"] >= 1, counters["last_departure"]
-        assert counters["evictions"] > 0
+        assert counters["evictions"] > 0 or eagerness < 0.1  # then a short plan may free nothing
     finally:
         torch.set_num_threads(threads)
 

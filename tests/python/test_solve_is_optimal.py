@@ -45,6 +45,7 @@ def check_many(count: int) -> collections.Counter[str]:
         assume(step["ops"])  # a step of no op has nothing to search
         graph = poet.Graph.from_json(graph_text(step))
         least = least_budget(graph)
+        assume(least > 0)  # 0 is no budget
         between = least + (graph.plain_peak_bytes() - least) * percent // 100
         for budget in {least, between}:
             schedule = solve(graph, budget)

@@ -480,6 +480,52 @@ def test_without_a_solver_training_goes_on_and_a_plan_comes_later(
     assert step.stats.plans == 1 and step.stats.message == ""
 
 
+def test_state_that_an_optimizer_makes_later_counts_in_plans_made_before() -> None:
+    """Micro-batches have their plan before the first update makes AdamW's state."""
+
+    def train(wrapped: bool) -> tuple[list[float], dict[str, torch.Tensor], list[poet.Schedule]]:
+        model = _Model(width=64, depth=6, rows=512)
+        calls = 0
+
+        def micro(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            loss = F.cross_entropy(model.net(x), y)
+            loss.backward()
+            if calls % 6 == 0:
+                model.optimizer.step()
+                model.optimizer.zero_grad()
+            return loss.detach()
+
+        parameters = sum(p.nbytes for p in model.net.parameters())
+        beside = resident_bytes([model.net, model.x, model.y])
+        # Parameters, gradients and state, and some of the 3 MB of activations.
+        step = poet.wrap(
+            micro,
+            ram_budget=beside + 4 * parameters + 1_800_000,
+            background=False,
+            cache_dir=None,
+            paging=False,
+            time_limit_s=5,
+        )
+        losses, schedules = [], []
+        for _ in range(24):
+            losses.append(float((step if wrapped else micro)(model.x, model.y)))
+            schedules.append(step.schedule)
+        return losses, model.state(), schedules
+
+    losses, state, _ = train(False)
+    got, same, schedules = train(True)
+    assert got == losses
+    assert differences(state, same) == []
+    early, late = schedules[4], schedules[-3]  # both of a micro-batch that adds to gradients
+    assert early.graph_signature == late.graph_signature
+    grown = late.traced_graph.base_bytes - early.traced_graph.base_bytes
+    model = _Model(width=64, depth=6, rows=512)
+    assert grown >= 2 * sum(p.nbytes for p in model.net.parameters())
+    assert late.peak_bytes <= late.ram_budget
+
+
 def test_a_step_wrapped_in_its_class_is_a_method(budget: int) -> None:
     losses, state = _plain(5)
     model = _Model()
