@@ -152,7 +152,8 @@ int64_t Executor::bytesHeldLonger() const {
     const bool is_dead = value.death.valid() && static_cast<size_t>(value.death.index) < k_;
     const bool stays = residency_[v].kept;  // NumPy shares it, say: the program was told
     const bool longer = is_dead && !held_by_poet_only[static_cast<size_t>(v.index)];
-    if (residency_.isAvailable(v) && (stays || longer)) bytes += value.bytes;
+    const bool unseen = is_dead && residency_[v].foreign;  // the tap never counted it
+    if (unseen || (residency_.isAvailable(v) && (stays || longer))) bytes += value.bytes;
   }
   return bytes;
 }

@@ -61,6 +61,7 @@ bool Residency::bind(ValueId v, const at::Tensor& t) {
   entry.bound = true;
   entry.resident = true;
   entry.pinned |= handed_out_.has(storage);
+  entry.foreign = !AllocatorTap::isFromAllocator(*storage);
   return true;
 }
 

@@ -58,6 +58,7 @@ class Residency {
     bool away = false;          // evicted, and not yet back
     bool pinned = false;        // must not be evicted again in this step
     bool presumed = false;      // bound by a guess: see Note [Values from before the step]
+    bool foreign = false;       // NumPy's memory, say: the allocator's counts have nothing of it
     bool kept = false;          // could not be moved to the store: stays, whatever the plan says
     uint64_t content_hash = 0;  // POET_VERIFY: of the data at its last eviction
   };

@@ -248,12 +248,15 @@ int64_t AllocatorTap::highWaterBytes() {
   return StepAllocator::get().high_;
 }
 
-bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
+bool AllocatorTap::isFromAllocator(const c10::StorageImpl& storage) {
   const auto deleter =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
-  const bool from_allocator =
-      deleter == &StepAllocator::release || deleter == StepAllocator::get().inner_->raw_deleter();
-  return from_allocator && storage.resizable() && !KeptStorages::has(storage);
+  return deleter == &StepAllocator::release ||
+         deleter == StepAllocator::get().inner_->raw_deleter();
+}
+
+bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
+  return isFromAllocator(storage) && storage.resizable() && !KeptStorages::has(storage);
 }
 
 // ------------------------------------------------------------------------------------------------

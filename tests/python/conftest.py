@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from poet import _profile, _store
@@ -17,3 +19,14 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where a test before it has measured the disk, a solve would page of its own accord.
     monkeypatch.setattr(_store, "_measured", {})
     monkeypatch.setattr(_profile, "_known", {})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a file of tests has cached would lie in memory beside the steps of the next one."""
+    yield
+    for thing in vars(request.module).values():
+        if getattr(thing, "__module__", "") == request.module.__name__:
+            clear = getattr(thing, "cache_clear", None)
+            if clear is not None:
+                clear()

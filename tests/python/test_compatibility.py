@@ -7,6 +7,7 @@ and then by poet.wrap at two budgets.
 
 from __future__ import annotations
 
+import functools
 import gc
 import warnings
 from collections.abc import Callable, Iterator
@@ -55,16 +56,12 @@ def _train(kind: str, stepper: Callable[[Case], Callable[..., Any]]) -> dict[str
     return {f"result {i}": r for i, r in enumerate(results)} | case.state()
 
 
-_plain_runs: dict[str, dict[str, Any]] = {}
-
-
+@functools.cache
 def _plain(kind: str) -> dict[str, Any]:
     """After plain training; the bits are asked for where two plain runs agree."""
-    if kind not in _plain_runs:
-        first, second = _train(kind, lambda case: case.step), _train(kind, lambda case: case.step)
-        assert differences(first, second) == [], "two plain runs differ: the kind is no test"
-        _plain_runs[kind] = first
-    return _plain_runs[kind]
+    first, second = _train(kind, lambda case: case.step), _train(kind, lambda case: case.step)
+    assert differences(first, second) == [], "two plain runs differ: the kind is no test"
+    return first
 
 
 _nightly = pytest.mark.nightly
