@@ -54,7 +54,8 @@ bool Session::nextStepIsTraced() {
 // What lies in memory beside a step counts in its plan's peak, and is known from the recording. It
 // may grow afterwards: the optimizer makes its state in a variant of its own, after the variant of
 // the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
-// exists is counted once more before the next step of each plan.
+// exists is counted once more at the next step of each plan: at its first op, for what is gone by
+// then, as gradients that the step sets to None, is no part of the step (Recorder).
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Variant* variant = variants_.find(variants_.predict());
@@ -62,13 +63,14 @@ bool Session::wantsKnown() {
          variant->has_unchecked_base;
 }
 
-void Session::checkBase(Variant& variant, std::vector<KnownStorage> known) {
+void Session::checkBase() {
+  Variant& variant = *variants_.find(current_);
   variant.has_unchecked_base = false;
-  leaveOutWhatHasNoMemory(known);
   std::unordered_map<const void*, int64_t> found;
-  for (const KnownStorage& one : known) {
+  for (const KnownStorage& one : unchecked_) {
     if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
   }
+  unchecked_.clear();
   const Graph& graph = *variant.recording->graph;
   int64_t base = 0;
   for (const auto& [storage, bytes] : found) base += bytes;
@@ -124,7 +126,10 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   if (follows) {
     counting_.reset();
     StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
-    if (variant->has_unchecked_base) checkBase(*variant, std::move(known));
+    if (variant->has_unchecked_base) {
+      leaveOutWhatHasNoMemory(known);
+      unchecked_ = std::move(known);
+    }
     beginFollowing(*variant);
     startListening();
     if (verify_) tap_.emplace();
@@ -153,6 +158,7 @@ void Session::closeStep() {
   unrecorded_ = false;
   tap_.reset();
   inputs_.clear();
+  unchecked_.clear();
   mode_ = Mode::kIdle;
   watchWhatIsAway();
 }
@@ -267,6 +273,7 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 
 void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                          torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
+  if (!unchecked_.empty()) checkBase();
   executor_.before(argumentsOf(op, *stack), below);
   lock.unlock();
   try {

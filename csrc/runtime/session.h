@@ -135,7 +135,7 @@ class POET_API Session final : public Listener,
   void startListening();
   void checkIdle() const;
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
-  void checkBase(Variant& variant, std::vector<KnownStorage> known);
+  void checkBase();
 
   // session_online.cpp
   OverBudget overBudget() const;
@@ -185,9 +185,10 @@ class POET_API Session final : public Listener,
   std::optional<ListenerGuard> listener_;
   SessionCounters counters_;
   std::string last_departure_;
-  int outgrown_ = -1;         // for the report of the running step
-  bool raised_ = false;       // the plan's next op threw, and the plan did not expect it
-  bool record_next_ = false;  // the last step did what no recording shows
+  std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see checkBase()
+  int outgrown_ = -1;                    // for the report of the running step
+  bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it
+  bool record_next_ = false;             // the last step did what no recording shows
   bool verify_;
 };
 

@@ -93,6 +93,7 @@ class StepPlanner:
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._outgrown: set[int] = set()  # and those whose plan no longer keeps the budget
+        self._times_outgrown = 0
         self._strictness = strictness
         self._largest_peak = 0
         self._policed_bytes = 0
@@ -161,8 +162,8 @@ class StepPlanner:
 
     @property
     def plans_made_again(self) -> int:
-        """Plans that were made again because the store was slower than believed."""
-        return sum(watch.plans for watch in self._watches.values())
+        """Plans asked for again: for a store slower than believed, or more beside the step."""
+        return self._times_outgrown + sum(watch.plans for watch in self._watches.values())
 
     def wants_another_plan(self, variant: int) -> bool:
         """Looks at a step that followed its plan; whether `plan` should be called again for it.
@@ -210,6 +211,7 @@ class StepPlanner:
         """The plan in force no longer keeps the budget: `plan` is to find another one."""
         self._again.discard(variant)
         self._outgrown.add(variant)
+        self._times_outgrown += 1
         self._say("more lies beside the step than when its plan was made: planning again")
 
     def plan(self, variant: int) -> bool:
@@ -228,6 +230,7 @@ class StepPlanner:
                 self._cached.keep_profile(graph)
             graph = known or graph
             if variant not in self._again and self._use_kept(variant, graph):
+                self._outgrown.discard(variant)
                 return True
         try:
             self._solve(variant, graph)

@@ -54,8 +54,8 @@ class StepStats:
         most_over_bytes: bytes by which the worst of them did.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
-        plans_made_again: plans that were solved for again, because the store was slower beside the
-            steps than it was when it was measured.
+        plans_made_again: plans that were asked for again, because the store was slower beside the
+            steps than it was when it was measured, or because more lay in memory beside the step.
         message: the planner's last word where there is no plan; "" otherwise.
         share: what deadline= and battery_joules= leave for one step; "" without them.
         held_steps: calls that waited for the conditions of only_while=.

@@ -480,6 +480,29 @@ def test_without_a_solver_training_goes_on_and_a_plan_comes_later(
     assert step.stats.plans == 1 and step.stats.message == ""
 
 
+def test_gradients_that_the_step_drops_first_make_no_plan_again() -> None:
+    """After `zero_grad()` at its start, the last call's gradients are no part of the step."""
+    model = _Model(width=64, depth=4, rows=512)
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        model.optimizer.zero_grad()
+        loss = F.cross_entropy(model.net(x), y)
+        loss.backward()
+        model.optimizer.step()
+        return loss.detach()
+
+    step = poet.wrap(
+        train_step, ram_budget="75%", background=False, cache_dir=None, paging=False, time_limit_s=5
+    )
+    for _ in range(6):
+        step(model.x, model.y)
+    gradients = sum(p.nbytes for p in model.net.parameters())
+    assert step.schedule.peak_bytes + gradients > step.schedule.ram_budget  # else it says nothing
+    assert step.stats.plans == 1
+    assert step.stats.plans_made_again == 0
+    assert step.stats.followed_steps >= 2
+
+
 def test_state_that_an_optimizer_makes_later_counts_in_plans_made_before() -> None:
     """Micro-batches have their plan before the first update makes AdamW's state."""
 
