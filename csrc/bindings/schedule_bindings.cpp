@@ -27,7 +27,8 @@ py::object graphFor(const py::object& schedule, const py::object& graph, const c
   py::object remembered = schedule.attr("__dict__").attr("get")(kGraphAttribute);
   POET_CHECK(!remembered.is_none(), what,
              ": this schedule was loaded and does not know its graph. ",
-             "Pass the graph that it was made for: ", what, "(graph).");
+             "Pass the graph that it was made for: ", what,
+             "(graph); or save that as plan.graph.json beside plan.json before you load it.");
   return remembered;
 }
 
@@ -214,10 +215,20 @@ void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
           "load",
           [](const py::object& path) {
             const std::string name = fileName(path);
-            const py::gil_scoped_release release;
-            return std::make_shared<Schedule>(Schedule::load(name));
+            SchedulePtr schedule;
+            {
+              const py::gil_scoped_release release;
+              schedule = std::make_shared<Schedule>(Schedule::load(name));
+            }
+            py::object result = py::cast(schedule);
+            const py::tuple found = fromPackage("poet._beside", "found_beside")(path, result);
+            setGraph(result, found[0]);
+            setDevice(result, found[1]);
+            return result;
           },
-          py::arg("path"))
+          py::arg("path"),
+          "Its step and its device are taken along where they lie beside it, as `poet solve --out` "
+          "writes them (plan.graph.json, plan.device.json) and where they fit.")
       .def("to_bytes", &toBytes, py::arg("graph") = py::none(),
            "The compact form for devices: to be read with its graph. A loaded schedule needs the "
            "graph. Raises poet.ScheduleError if it was made for another one.")
@@ -241,13 +252,13 @@ void bindFrozen(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly(
           "traced_graph",
           [](const py::object& self) { return self.attr("__dict__").attr("get")(kGraphAttribute); },
-          "The graph that it was solved for; None for one that was loaded.")
+          "The graph that it was solved for; None for one that was loaded without it.")
       .def_property_readonly(
           "device",
           [](const py::object& self) {
             return self.attr("__dict__").attr("get")(kDeviceAttribute);
           },
-          "The device that it was solved for; None for one that was loaded.")
+          "The device that it was solved for; None for one that was loaded without it.")
       .def("graph", &rewrite, py::arg("graph") = py::none(),
            "The rewritten DAG: what runs in which order, with recomputed copies and transfers. A "
            "loaded schedule needs the graph that it was made for. Raises poet.ScheduleError if it "

@@ -132,9 +132,8 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
   POET_INTERNAL_ASSERT(record.isSet(), describe(static_cast<size_t>(id.index)),
                        " has not been recorded");
   const bool reads_no_data = graph.op(id).reads_no_data;
-  const torch::jit::Stack stack = runAgain(op, record, [&](const Slot& slot) {
-    return plan_->isHeldByRecords(slot.value) ? at::Tensor() : tensorFor(slot, reads_no_data, made);
-  });
+  const torch::jit::Stack stack =
+      runAgain(op, record, [&](const Slot& slot) { return tensorFor(slot, reads_no_data, made); });
   size_t i = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
     const Slot& slot = op.out[i++];

@@ -292,10 +292,8 @@ void OnlinePolicy::replayOp(OpId id, Made& made) {
   const RecordedOp& op = recorder_->op(id);
   const bool reads_no_data = recorder_->node(id).reads_no_data;
   const torch::jit::Stack stack =
-      runAgain(op, records_[static_cast<size_t>(id.index)], [&](const Slot& slot) {
-        return recorder_->isHeldByRecords(slot.value) ? at::Tensor()
-                                                      : tensorFor(slot, reads_no_data, made);
-      });
+      runAgain(op, records_[static_cast<size_t>(id.index)],
+               [&](const Slot& slot) { return tensorFor(slot, reads_no_data, made); });
   size_t i = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
     const Slot& slot = op.out[i++];

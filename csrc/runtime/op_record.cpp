@@ -23,14 +23,28 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
   arg.toList().set(static_cast<size_t>(slot.element), c10::IValue(std::move(tensor)));
 }
 
+namespace {
+
+StorageHold storageAt(const c10::IValue* args, const Slot& slot) {
+  const c10::IValue& arg = args[slot.arg];
+  const c10::IValue& one =
+      slot.element < 0 ? arg : arg.toListRef()[static_cast<size_t>(slot.element)];
+  return StorageHold::reclaim_copy(one.toTensor().storage().unsafeGetStorageImpl());
+}
+
+}  // namespace
+
 void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> held, bool random,
                        const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
   args_.assign(args, args + count);
   keys_ = below;
   state_ = ExecutionState::current();
   int copied_list = -1;
-  for (const Slot& slot : op.in) {
-    if (!slot.value.valid() || held(slot.value)) continue;
+  held_.clear();
+  for (size_t i = 0; i < op.in.size(); ++i) {
+    const Slot& slot = op.in[i];
+    if (!slot.value.valid()) continue;
+    if (held(slot.value)) held_.emplace_back(i, storageAt(args, slot));
     placeTensor(args_, slot, at::Tensor(), copied_list);
   }
   if (!random) return;
@@ -41,6 +55,7 @@ void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> he
 
 void OpRecord::clear() {
   args_.clear();
+  held_.clear();
   state_.reset();
   generator_.reset();
 }
@@ -69,6 +84,7 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
     const auto& all = op.statistic_slots;
     return std::find(all.begin(), all.end(), static_cast<int16_t>(i)) != all.end();
   };
+  auto held = record.held().begin();
   const auto& schema_args = op.handle.schema().arguments();
   for (size_t i = 0; i < op.in.size(); ++i) {
     const Slot& slot = op.in[i];
@@ -78,8 +94,10 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
       stack[static_cast<size_t>(slot.arg)] =
           optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
     } else if (slot.value.valid()) {
-      at::Tensor made = tensorOf(slot);
-      if (made.defined()) placeTensor(stack, slot, std::move(made), copied_list);
+      while (held != record.held().end() && held->first < i) ++held;
+      const bool is_held = held != record.held().end() && held->first == i;
+      placeTensor(stack, slot, is_held ? tensorOn(held->second, slot) : tensorOf(slot),
+                  copied_list);
     }
   }
   const ExecutionStateGuard as_then(record.state());

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "runtime/execution_state.h"
 #include "runtime/generator_state.h"
@@ -14,25 +16,30 @@
 namespace poet {
 
 // Note [No tensors of the step are held]
-// Arguments that the step made are left out: the slots of the recording say what they were, and the
-// tensors are built again at the replay. So autograd can still steal gradients and accumulate in
-// place, and nothing lives longer than in plain training. What came from outside and outlives the
-// step (parameters, the batch, Python numbers) is held.
+// Tensors among the arguments are left out: the slots of the recording say what they were, and they
+// are built again at the replay. So autograd can still steal gradients and accumulate in place, and
+// nothing lives longer than in plain training. Of what came from outside and outlives the step
+// (parameters, the batch, Python numbers) the storage is held. Not the tensor: a detached alias of
+// the batch, say, has a gradient of its own, which would live as long
+// (torch.utils.checkpoint with use_reentrant=True makes such ones).
 class OpRecord {
  public:
   bool isSet() const { return state_.has_value(); }
-  // `held`: whether the record holds a value.
+  // `held`: whether the record holds a value's storage.
   void capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> held, bool random,
                const c10::IValue* args, size_t count, c10::DispatchKeySet below);
   void clear();
 
   const torch::jit::Stack& args() const { return args_; }
+  // Of the held values, with the indices of their slots, ascending.
+  const std::vector<std::pair<size_t, StorageHold>>& held() const { return held_; }
   c10::DispatchKeySet keys() const { return keys_; }
   const ExecutionState& state() const { return *state_; }
   const GeneratorState* generatorState() const { return generator_.get(); }
 
  private:
   torch::jit::Stack args_;
+  std::vector<std::pair<size_t, StorageHold>> held_;
   c10::DispatchKeySet keys_;
   std::optional<ExecutionState> state_;
   std::unique_ptr<GeneratorState> generator_;
@@ -44,8 +51,8 @@ at::Tensor tensorOn(StorageHold storage, const Slot& slot);
 StorageHold emptyStorage(int64_t bytes);
 
 // Runs a recorded op again, on this step's arguments and with the thread's settings of its first
-// run. `tensorOf` makes the arguments that the record left out (undefined: it holds the argument).
-// Running statistics are not touched. Returns the op's results.
+// run. `tensorOf` makes the arguments whose values the record does not hold. Running statistics are
+// not touched. Returns the op's results.
 torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
                            c10::function_ref<at::Tensor(const Slot&)> tensorOf);
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from poet import _C
+from poet._beside import beside, device_beside
 from poet._devices import HOST, find_device
 from poet._enums import Status
 from poet._errors import ArgumentError
@@ -258,12 +258,6 @@ def print_json(thing: object) -> None:
     print()
 
 
-def beside(plan: str | os.PathLike[str], what: str) -> Path:
-    """plan.json -> plan.graph.json: where the step and the device of a saved plan lie."""
-    path = Path(plan)
-    return path.with_name(f"{path.stem}.{what}.json")
-
-
 def save_all(schedule: _C.Schedule, path: str) -> None:
     """Writes a plan with its step and device beside it, for `poet show`.
 
@@ -282,10 +276,7 @@ def load_device_of(plan: str, platform: str | None) -> _C.DeviceProfile | None:
     """The device named, else the one beside the plan; None where there is neither."""
     if platform is not None:
         return find_device(platform).profile
-    path = beside(plan, "device")
-    if not path.is_file():
-        return None
-    return _C.DeviceProfile.from_json(path.read_text(encoding="utf-8"))
+    return device_beside(plan)
 
 
 def load_graph_of(plan: str, graph: str | None) -> _C.Graph:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from poet import _C
 from poet._budgets import format_bytes, format_least_bytes, format_seconds
-from poet._enums import ActionKind, Status
+from poet._enums import ActionKind, Objective, Status
 
 _COLUMNS = ("", "planned", "budget", "plain")
 _WORTH_TELLING = 0.01  # of the plain peak
+_SLOW = 2.0  # times plain training
 
 
 def summary(
@@ -49,8 +50,26 @@ def summary(
         least += f" ({schedule.least_ram_budget} bytes)"
         lines.append(f"  least budget {least}, set by {_op_name(schedule.least_ram_op, graph)}")
     lines += [f"  what would help: {each}" for each in schedule.advice]
+    lines += _slowness(schedule, graph)
     lines.append(f"  solved in {format_seconds(schedule.solve_seconds)}")
     return "\n".join(lines)
+
+
+def _slowness(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
+    """What least energy or least memory may cost in time, which nobody limited."""
+    if (
+        graph is None
+        or not schedule.has_plan
+        or schedule.runtime_budget_seconds is not None
+        or schedule.objective == Objective.TIME
+        or schedule.makespan_seconds <= _SLOW * graph.plain_seconds
+    ):
+        return []
+    times = schedule.makespan_seconds / graph.plain_seconds
+    return [
+        f"  the step takes {times:.1f} times as long as plain training, and nothing limits it: "
+        'runtime_budget=1.5, say, or minimize="time"'
+    ]
 
 
 def _headline(schedule: _C.Schedule) -> str:

@@ -25,15 +25,17 @@ class OpRecordTest : public ::testing::Test {
     records_.resize(recording_->ops.size());
     recordStep(step, {},
                [&](size_t op, const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
-                 const size_t uses = args[0].isTensor() ? args[0].toTensor().use_count() : 0;
-                 const size_t storage_uses =
-                     args[0].isTensor() ? args[0].toTensor().storage().use_count() : 0;
+                 const bool is_tensor = args[0].isTensor();
+                 const auto uses = [&] { return is_tensor ? args[0].toTensor().use_count() : 0; };
+                 const auto storage_uses = [&] {
+                   return is_tensor ? args[0].toTensor().storage().use_count() : 0;
+                 };
+                 const size_t before = uses(), storage_before = storage_uses();
                  const auto held = [this](ValueId v) { return plan_->isHeldByRecords(v); };
                  records_[op].capture(recording_->ops[op], held,
                                       recording_->graph->ops()[op].random, args, count, below);
-                 uses_grew_.push_back(args[0].isTensor() &&
-                                      (args[0].toTensor().use_count() != uses ||
-                                       args[0].toTensor().storage().use_count() != storage_uses));
+                 tensor_uses_grew_.push_back(uses() != before);
+                 storage_uses_grew_.push_back(storage_uses() != storage_before);
                });
   }
 
@@ -41,7 +43,7 @@ class OpRecordTest : public ::testing::Test {
   std::shared_ptr<const Recording> recording_;
   std::unique_ptr<CompiledPlan> plan_;
   std::vector<OpRecord> records_;
-  std::vector<bool> uses_grew_;
+  std::vector<bool> tensor_uses_grew_, storage_uses_grew_;
 };
 
 TEST_F(OpRecordTest, HoldsWhatComesFromOutsideAndNothingOfTheStep) {
@@ -50,10 +52,16 @@ TEST_F(OpRecordTest, HoldsWhatComesFromOutsideAndNothingOfTheStep) {
     a.tanh();
   });
   ASSERT_EQ(records_.size(), 2u);
-  EXPECT_TRUE(records_[0].args()[0].toTensor().is_same(x_));
-  EXPECT_TRUE(uses_grew_[0]);
-  EXPECT_FALSE(records_[1].args()[0].toTensor().defined());
-  EXPECT_FALSE(uses_grew_[1]) << "autograd decides by use counts what it may steal";
+  EXPECT_TRUE(storage_uses_grew_[0]);
+  ASSERT_EQ(records_[0].held().size(), 2u);
+  for (const auto& [slot, storage] : records_[0].held())
+    EXPECT_EQ(storage.get(), x_.storage().unsafeGetStorageImpl());
+  EXPECT_FALSE(storage_uses_grew_[1]);
+  EXPECT_TRUE(records_[1].held().empty());
+  for (const size_t op : {0, 1}) {
+    EXPECT_FALSE(records_[op].args()[0].toTensor().defined());
+    EXPECT_FALSE(tensor_uses_grew_[op]) << "autograd decides by use counts what it may steal";
+  }
 }
 
 TEST_F(OpRecordTest, HoldsNothingOfAListEitherAndLeavesTheCallersListAlone) {
@@ -66,8 +74,11 @@ TEST_F(OpRecordTest, HoldsNothingOfAListEitherAndLeavesTheCallersListAlone) {
   const auto list = cat.args()[0].toList();
   ASSERT_EQ(list.size(), 3u);
   EXPECT_FALSE(list.get(0).toTensor().defined());
-  EXPECT_TRUE(list.get(1).toTensor().is_same(x_));
+  EXPECT_FALSE(list.get(1).toTensor().defined());
   EXPECT_FALSE(list.get(2).toTensor().defined());
+  ASSERT_EQ(cat.held().size(), 1u);
+  EXPECT_EQ(cat.held()[0].first, 1u) << "the slot";
+  EXPECT_EQ(cat.held()[0].second.get(), x_.storage().unsafeGetStorageImpl());
   EXPECT_TRUE(sameBits(joined, at::cat({x_.mul(2), x_, x_.mul(3)}, 0)));
 }
 
@@ -89,12 +100,13 @@ TEST_F(OpRecordTest, KeepsTheGeneratorOfRandomOpsOnly) {
 TEST_F(OpRecordTest, AClearedRecordHoldsNothing) {
   capture([&] { x_.bernoulli(0.5); });
   EXPECT_TRUE(records_[0].isSet());
-  const size_t before = x_.use_count();
+  const size_t before = x_.storage().use_count();
   records_[0].clear();
   EXPECT_FALSE(records_[0].isSet());
   EXPECT_TRUE(records_[0].args().empty());
   EXPECT_EQ(records_[0].generatorState(), nullptr);
-  EXPECT_LT(x_.use_count(), before);
+  EXPECT_TRUE(records_[0].held().empty());
+  EXPECT_LT(x_.storage().use_count(), before);
 }
 
 TEST_F(OpRecordTest, AGeneratorStateIsAllThereIs) {
