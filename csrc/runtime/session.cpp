@@ -72,7 +72,7 @@ void Session::checkBase() {
   }
   unchecked_.clear();
   const Graph& graph = *variant.recording->graph;
-  int64_t base = 0;
+  int64_t base = variant.recording->unshown_bytes;  // among the values, and not among the known
   for (const auto& [storage, bytes] : found) base += bytes;
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();

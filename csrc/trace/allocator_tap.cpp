@@ -24,6 +24,20 @@ constexpr size_t kSpaceToRam = 4;  // address space of the arena: holes must not
 thread_local RoomMaker* t_room = nullptr;
 thread_local bool t_hidden = false;
 
+constexpr size_t kLongestLog = 1 << 16;
+thread_local bool t_logs = false;
+struct ThreadLog {
+  std::vector<AllocatorTap::BlockEvent> events;
+  ~ThreadLog() { t_logs = false; }  // blocks may go after it, as the thread ends
+};
+thread_local ThreadLog t_log;
+
+void log(const void* block, int64_t bytes) {
+  if (!t_logs || t_hidden) return;
+  t_log.events.push_back({block, bytes});
+  if (t_log.events.size() > kLongestLog) AllocatorTap::logBlocks(false);
+}
+
 PageArena* makeArena() {
   const char* wish = std::getenv("POET_ARENA");
   const bool wanted = wish == nullptr || std::string_view(wish) != "0";
@@ -53,11 +67,11 @@ class StepAllocator final : public c10::Allocator {
       maker->makeRoom(static_cast<int64_t>(bytes));
     }
     c10::DataPtr data = allocateAnywhere(bytes);
-    if (counting_ > 0) adopt(data, bytes, !t_hidden);
+    if (counting_ > 0) adopt(data, bytes, !t_hidden, /*is_new=*/true);
     return data;
   }
 
-  void adopt(c10::DataPtr& data, size_t bytes, bool shown) {
+  void adopt(c10::DataPtr& data, size_t bytes, bool shown, bool is_new) {
     if (data.get() == nullptr) return;
     const bool is_ours = data.get_deleter() == &release;
     if (!is_ours && !data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
@@ -65,6 +79,7 @@ class StepAllocator final : public c10::Allocator {
     if (!blocks_.emplace(data.get(), Block{static_cast<int64_t>(bytes)}).second) return;
     live_ += static_cast<int64_t>(bytes);
     most_live_ = std::max(most_live_, live_);
+    if (is_new) log(data.get(), static_cast<int64_t>(bytes));
     if (!shown) return;
     shown_ += static_cast<int64_t>(bytes);
     high_ = std::max(high_, shown_);
@@ -96,6 +111,7 @@ class StepAllocator final : public c10::Allocator {
 
   static void release(void* block) {
     StepAllocator& tap = get();
+    log(block, -1);
     {
       const std::lock_guard<std::mutex> lock(tap.mutex_);
       const auto found = tap.blocks_.find(block);
@@ -203,9 +219,20 @@ AllocatorTap::BlockHold::~BlockHold() {
   if (block_ != nullptr) StepAllocator::get().letGo(block_);
 }
 
+void AllocatorTap::logBlocks(bool on) {
+  t_log.events.clear();
+  t_logs = on;
+}
+
+void AllocatorTap::readLog(std::vector<BlockEvent>& events) {
+  events.clear();
+  std::swap(events, t_log.events);
+}
+
 void AllocatorTap::enroll(c10::StorageImpl& storage) {
   StepAllocator& tap = StepAllocator::get();
-  tap.adopt(storage._mutable_data_ptr_no_checks(), storage.nbytes(), true);
+  tap.adopt(storage._mutable_data_ptr_no_checks(), storage.nbytes(), /*shown=*/true,
+            /*is_new=*/false);
   // resize_() asks the storage's own allocator.
   if (storage.allocator() == tap.inner_) storage.set_allocator(&tap);
 }

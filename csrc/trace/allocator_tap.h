@@ -6,6 +6,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "graph/export.h"
 #include "memory/page_arena.h"
@@ -77,6 +78,17 @@ class POET_API AllocatorTap {
    private:
     void* block_ = nullptr;
   };
+
+  // A block that this thread took, or (bytes < 0) gave back, whatever it was.
+  struct BlockEvent {
+    const void* block;
+    int64_t bytes;
+  };
+  // Whether this thread keeps a log of them while the tap is in; starts an empty one. What is
+  // hidden is not in it. A log of more than 2^16 events ends by itself: nobody reads it.
+  static void logBlocks(bool on);
+  // This thread's log since the last call, in order; `events` is overwritten.
+  static void readLog(std::vector<BlockEvent>& events);
 
   // From here on a block from before the tap counts, too, and what resize_() puts in its place. No
   // effect on memory that is not the CPU allocator's.

@@ -68,7 +68,9 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
   for (size_t v = 0; v < prefix.graph->values().size(); ++v) {
     Value value = prefix.graph->values()[v];
     if (prefix.first_shown[v] >= now) {  // untouched so far
-      if (prefix.first_shown[v] == prefix.graph->endOfStep()) inherited_base_bytes_ += value.bytes;
+      const bool lives = value.producer < now && value.death >= now;
+      if (lives && prefix.first_shown[v] == prefix.graph->endOfStep())
+        inherited_base_bytes_ += value.bytes;
       continue;
     }
     POET_INTERNAL_ASSERT(values_.size() == v,
@@ -149,6 +151,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
+  unshown_.show(*storage);
   if (const auto known = known_at_.find(storage); known != known_at_.end()) {
     known_[known->second].touched = true;
     if (known_[known->second].storage.kind == ValueKind::kInput) {
@@ -317,6 +320,7 @@ void Recorder::extendHash() {
 void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
                      const torch::jit::Stack& stack) {
   noteDeaths();
+  if (kernels_ == 0) unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   ops_.emplace_back(op);
   graph_ops_.emplace_back();
   Op& node = graph_ops_.back();
@@ -326,6 +330,10 @@ void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
   node.replayable = traits.known_pure && !traits.rebinds_storage;
   const size_t args = op.schema().arguments().size();
   recordInputs(traits, stack.data() + (stack.size() - args), args);
+}
+
+void Recorder::noteKernelEnd(OpId op) {
+  if (--kernels_ == 0) unshown_.noteOp(op);
 }
 
 // Nobody knows how far it came: it is never run again.
@@ -346,6 +354,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   }
   begin(op, traits, *stack);
   const OpId id(static_cast<int64_t>(ops_.size()) - 1);
+  ++kernels_;
   try {
     const size_t args = op.schema().arguments().size();
     if (companion_ != nullptr)
@@ -354,11 +363,13 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     runMeasured(op, traits, below, stack);
   } catch (...) {
     if (lock != nullptr && !lock->owns_lock()) lock->lock();
+    noteKernelEnd(id);
     noteRaised();
     if (companion_ != nullptr) companion_->afterRaise(id);
     throw;
   }
   if (lock != nullptr) lock->lock();
+  noteKernelEnd(id);
   const size_t results = op.schema().returns().size();
   recordOutputs(stack->data() + (stack->size() - results), results);
   extendHash();
@@ -430,6 +441,31 @@ int64_t Recorder::addUntouched() {
   return base;
 }
 
+// See Note [Memory that no operator shows]. Returns the bytes of those that no op precedes.
+int64_t Recorder::addUnshown() {
+  int64_t without_op = 0;
+  const OpId end(static_cast<int64_t>(ops_.size()));
+  for (const UnshownMemory::Block& block : unshown_.take(end)) {
+    Value value;
+    value.kind = ValueKind::kBuffer;
+    value.bytes = block.bytes;
+    value.death = block.death;
+    value.evictable = false;
+    OpId before = block.before;
+    while (before.valid() && !node(before).metadata_only) before = OpId(before.index - 1);
+    value.producer = before;
+    if (before.valid()) {
+      Op& view = graph_ops_[static_cast<size_t>(before.index)];
+      view.outputs.emplace_back(static_cast<int64_t>(values_.size()));
+      view.replayable = false;
+    } else {
+      without_op += block.bytes;
+    }
+    values_.push_back(std::move(value));
+  }
+  return without_op;
+}
+
 void Recorder::fillDeaths(Recording& recording) const {
   const size_t n = ops_.size();
   std::vector<std::vector<ValueId>> by_op(n);
@@ -445,9 +481,9 @@ void Recorder::fillDeaths(Recording& recording) const {
   }
 }
 
-void Recorder::fillFirstShown(Recording& recording) const {
+void Recorder::fillFirstShown(Recording& recording, size_t shown_values) const {
   recording.first_shown.assign(values_.size(), OpId(static_cast<int64_t>(ops_.size())));
-  for (size_t v = 0; v < values_.size(); ++v) {  // parts of sparse tensors have no slots
+  for (size_t v = 0; v < shown_values; ++v) {  // parts of sparse tensors have no slots
     if (values_[v].producer.valid()) recording.first_shown[v] = values_[v].producer;
   }
   for (size_t k = ops_.size(); k-- > 0;) {
@@ -509,12 +545,15 @@ void Recorder::countFlops() {
 
 std::unique_ptr<Recording> Recorder::finish() {
   noteDeaths();
+  unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   labelValues();
   keepWhatCannotBeFound();
   const int64_t base = addUntouched();
   auto recording = std::make_unique<Recording>();
+  const size_t shown_values = values_.size();
+  recording->unshown_bytes = addUnshown();
   fillDeaths(*recording);
-  fillFirstShown(*recording);
+  fillFirstShown(*recording, shown_values);
   fillOutside(*recording);
   countFlops();
   recording->ops = std::move(ops_);

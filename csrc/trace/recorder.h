@@ -12,6 +12,7 @@
 #include "trace/allocator_tap.h"
 #include "trace/op_traits.h"
 #include "trace/recording.h"
+#include "trace/unshown_memory.h"
 
 namespace poet {
 
@@ -99,6 +100,7 @@ class Recorder {
   void noteParameter(const at::Tensor& t, ValueId value);
   Phase currentPhase();
   void begin(const c10::OperatorHandle& op, const OpTraits& traits, const torch::jit::Stack& stack);
+  void noteKernelEnd(OpId op);
   void noteRaised();
   void extendHash();
   void countFlops();
@@ -106,8 +108,9 @@ class Recorder {
   void labelGradients();
   ValueKind kindOf(size_t value) const;
   int64_t addUntouched();
+  int64_t addUnshown();
   void fillDeaths(Recording& recording) const;
-  void fillFirstShown(Recording& recording) const;
+  void fillFirstShown(Recording& recording, size_t shown_values) const;
   void keepWhatCannotBeFound();
   void fillOutside(Recording& recording) const;
 
@@ -133,6 +136,8 @@ class Recorder {
   std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
   std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
   Companion* companion_ = nullptr;
+  UnshownMemory unshown_;
+  int kernels_ = 0;  // that run now: one may call ops of its own
   int64_t inherited_base_bytes_ = 0;
   size_t inherited_values_ = 0;
   int optimizer_depth_ = 0;

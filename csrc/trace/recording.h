@@ -69,6 +69,8 @@ struct Recording {
   // First op that shows the value, as input or output; N: none does (it only occupies memory).
   std::vector<OpId> first_shown;
   std::vector<OutsideValue> outside;  // those that outlived the traced step, ascending
+  // Of the graph's values without producer: see Note [Memory that no operator shows].
+  int64_t unshown_bytes = 0;
   std::shared_ptr<const Graph> graph;
 
   uint64_t signature() const { return prefix_hash.back(); }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from poet._live import existing_tensors
 
@@ -30,3 +32,34 @@ def resident_bytes(beside: Iterable[nn.Module | torch.Tensor] = ()) -> int:
     skip = {0, *(_address(t) for t in mine)}
     storages = {_address(t): t for t in [*found, *gradients]}
     return sum(t.untyped_storage().nbytes() for a, t in storages.items() if a not in skip)
+
+
+class Peak:
+    """The most that was resident within the block from `begin()` on, by the profiler's events.
+
+    It knows the size of what is freed only where it saw it come: so the block begins before there
+    is a model.
+    """
+
+    _MARK = "from here on"
+
+    def __enter__(self) -> Peak:
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile.__enter__()
+        return self
+
+    def begin(self) -> None:
+        self._before = resident_bytes()
+        with record_function(self._MARK):
+            pass
+
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
+        profiler: Any = self._profile.profiler
+        events = profiler.kineto_results.events()
+        (begin,) = [e.start_ns() for e in events if e.name() == self._MARK]
+        memory = [e for e in events if e.name() == "[memory]" and e.start_ns() > begin]
+        resident = self.bytes = self._before
+        for event in sorted(memory, key=lambda e: e.start_ns()):
+            resident += event.nbytes()
+            self.bytes = max(self.bytes, resident)

@@ -11,9 +11,8 @@ import pytest
 import torch
 import zoo
 from random_plans import STORE_DEVICE
-from resident import resident_bytes
+from resident import Peak, resident_bytes
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
 from zoo import Case, differences
 
 import poet
@@ -146,38 +145,6 @@ def _same(a: poet.Graph, b: poet.Graph, *, held_elsewhere: bool) -> None:
 
 # ---- measured from outside: what PyTorch's own profiler sees
 
-
-class _Peak:
-    """The most that was resident within the block from `begin()` on, by the profiler's events.
-
-    It knows the size of what is freed only where it saw it come: so the block begins before there
-    is a model.
-    """
-
-    _MARK = "from here on"
-
-    def __enter__(self) -> _Peak:
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        self._profile.__enter__()
-        return self
-
-    def begin(self) -> None:
-        self._before = resident_bytes()
-        with record_function(self._MARK):
-            pass
-
-    def __exit__(self, *error: Any) -> None:
-        self._profile.__exit__(*error)
-        profiler: Any = self._profile.profiler
-        events = profiler.kineto_results.events()
-        (begin,) = [e.start_ns() for e in events if e.name() == self._MARK]
-        memory = [e for e in events if e.name() == "[memory]" and e.start_ns() > begin]
-        resident = self.bytes = self._before
-        for event in sorted(memory, key=lambda e: e.start_ns()):
-            resident += event.nbytes()
-            self.bytes = max(self.bytes, resident)
-
-
 # What the meter or the budget do not see of them: opaque tensors, a profiler of their own, memory
 # that another library holds.
 _NOT_MEASURED = {
@@ -214,7 +181,7 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
     assert graph is not None
     budget = _slack(graph, share) - before
     del probe, free, graph
-    with _Peak() as peak:
+    with Peak() as peak:
         case = _build(kind)
         budget += resident_bytes()
         online = _Online(case, budget, paging=paging)
@@ -260,7 +227,7 @@ def _peaks(step: Callable[..., Any], calls: list[Callable[[], tuple[Any, ...]]])
     peaks = []
     for args in calls:
         ready = args()
-        with _Peak() as peak:
+        with Peak() as peak:
             peak.begin()
             step(*ready)
         peaks.append(peak.bytes)

@@ -431,7 +431,8 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
   registerListener();
   class Continued final : public Listener {
    public:
-    explicit Continued(Recorder r) : recorder(std::move(r)) {}
+    Continued(const Recording& first, size_t done, const std::vector<WeakStorage>& storages)
+        : recorder(first, done, storages) {}
     void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
               torch::jit::Stack* stack) override {
       recorder.run(op, below, stack);
@@ -440,7 +441,7 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
     Recorder recorder;
   };
   const AllocatorTap::Guard tap;
-  const auto listener = std::make_shared<Continued>(Recorder(*prefix, 2, bound));
+  const auto listener = std::make_shared<Continued>(*prefix, 2, bound);
   {
     const ListenerGuard guard(listener);
     const ListeningGuard listening;

@@ -1,0 +1,58 @@
+// Memory that a step takes where no operator shows it.
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "trace/allocator_tap.h"
+
+namespace poet {
+
+// Note [Memory that no operator shows]
+// torch.get_rng_state() and the like take memory between two operators, and the tensor may never be
+// an operator's argument: torch.utils.checkpoint keeps such a state of each segment until it runs
+// again. The allocator's log tells of these blocks. Each is a value that stays where it is, with
+// the lifetime of the block: the recorder makes it an output of the op before it was taken, or, for
+// the sake of that op's recipe, of the last view before that (of none where there was none). Blocks
+// that operators take inside are their outputs or their workspace, and not in here.
+//
+// Of one thread at a time: blocks of other threads are not seen. Not thread-safe.
+class UnshownMemory {
+ public:
+  static constexpr int64_t kLeastBytes = 1024;  // of a block: less is left out
+
+  UnshownMemory() { AllocatorTap::logBlocks(true); }
+  ~UnshownMemory() { AllocatorTap::logBlocks(false); }
+  UnshownMemory(const UnshownMemory&) = delete;
+  UnshownMemory& operator=(const UnshownMemory&) = delete;
+
+  // What was taken and given back since the last call; `last` is the last op that has run (kNoOp:
+  // none has). In an op, or before it.
+  void noteOp(OpId last);
+  void noteGap(OpId last);
+  // An op shows the storage: it is a value of its own.
+  void show(c10::StorageImpl& storage);
+
+  struct Block {
+    int64_t bytes;
+    OpId before;  // the last op that had run when it was taken; kNoOp: none had
+    OpId death;   // and when it was given back
+  };
+  // The blocks that lived while ops ran, in an order that the addresses have no part in. `end`: the
+  // death of those that live. Afterwards there are none.
+  std::vector<Block> take(OpId end);
+
+ private:
+  void note(OpId last, bool in_op);
+  void giveBack(const void* block, OpId last);
+
+  std::unordered_map<const void*, Block> living_;
+  std::vector<Block> gone_;
+  std::vector<AllocatorTap::BlockEvent> events_;
+};
+
+}  // namespace poet
