@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
@@ -116,6 +117,7 @@ class WrappedStep:
         self._interrupted: set[int] = set()  # and those that were kept from one: to be asked again
         self._latest: int | None = None  # variant of the last planned step
         self._last_graph: int | None = None
+        self._calls: Counter[int] = Counter()  # by variant
         self._thread: threading.Thread | None = None
         self._waiting: list[int] = []
         self._error: BaseException | None = None
@@ -168,6 +170,7 @@ class WrappedStep:
         if variant is None:
             return
         self._last_graph = variant
+        self._calls[variant] += 1
         self._forget_dropped()
         known = False
         if variant not in self._seen:
@@ -219,6 +222,8 @@ class WrappedStep:
         self._interrupted &= kept
         for variant in set(self._planner.schedules) - kept - {self._latest}:
             self._planner.schedules.pop(variant, None)
+        for variant in set(self._calls) - kept:
+            del self._calls[variant]
 
     def _warn_of_many_variants(self) -> None:
         """Once: plans are made faster than they are met again."""
@@ -301,6 +306,15 @@ class WrappedStep:
     def schedule(self) -> _C.Schedule | None:
         """The schedule of the last step's variant, whatever its status; None before the first."""
         return None if self._latest is None else self._planner.schedules.get(self._latest)
+
+    @property
+    def schedules(self) -> tuple[_C.Schedule, ...]:
+        """The schedules of all streams of operators that were met, that of the most calls first.
+
+        A shorter last batch, an evaluation pass or accumulation give a step several.
+        """
+        schedules = dict(self._planner.schedules)
+        return tuple(schedules[v] for v in sorted(schedules, key=lambda v: -self._calls[v]))
 
     @property
     def graph(self) -> _C.Graph | None:

@@ -353,6 +353,22 @@ def test_the_table_says_what_was_asked_and_what_came_out(graph: poet.Graph) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"makespan_seconds": 0.030}, True),  # plain training: 0.012 s
+        ({"makespan_seconds": 0.020}, False),
+        ({"makespan_seconds": 0.030, "runtime_budget_seconds": 0.05}, False),
+        ({"makespan_seconds": 0.030, "objective": "time"}, False),
+    ],
+)
+def test_a_slow_plan_whose_time_nobody_limited_says_so(
+    graph: poet.Graph, fields: dict[str, Any], told: bool
+) -> None:
+    text = schedule_for(graph, DROP_FIRST, **fields).summary(graph)
+    assert ("2.5 times as long as plain training" in text) is told
+
+
 def test_the_table_of_an_infeasible_solve_says_what_would_do(graph: poet.Graph) -> None:
     schedule = schedule_for(
         graph,

@@ -222,6 +222,33 @@ def test_a_solved_plan_survives_a_file(graph: poet.Graph, tmp_path: Path) -> Non
     assert str(schedule) == loaded.summary(graph)
 
 
+def test_a_loaded_plan_takes_along_what_lies_beside_it_and_fits(
+    graph: poet.Graph, tmp_path: Path
+) -> None:
+    schedule = poet.solve(graph=graph, ram_budget="70%")
+    path = tmp_path / "plan.json"
+    schedule.save(path)
+    graph.save(tmp_path / "plan.graph.json")
+    assert schedule.device is not None
+    (tmp_path / "plan.device.json").write_text(schedule.device.to_json())
+    for name in (path, str(path), os.fsencode(path)):
+        loaded = poet.Schedule.load(name)
+        assert loaded.traced_graph == graph
+        assert loaded.device is not None
+        assert loaded.device.to_json() == schedule.device.to_json()
+        assert str(loaded) == str(schedule)
+        assert loaded.to_bytes() == schedule.to_bytes()
+    random_step(1).save(tmp_path / "plan.graph.json")  # of another step
+    assert poet.Schedule.load(path).traced_graph is None
+    (tmp_path / "plan.graph.json").write_text("{")
+    assert poet.Schedule.load(path).traced_graph is None
+    graph.save(tmp_path / "plan.graph.json")
+    (tmp_path / "plan.device.json").write_bytes(b"\xff{")
+    loaded = poet.Schedule.load(path)
+    assert loaded.traced_graph == graph
+    assert loaded.device is None
+
+
 def test_a_graph_may_be_a_file(graph: poet.Graph, tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
     graph.save(path)

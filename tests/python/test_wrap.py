@@ -719,6 +719,25 @@ def test_other_shapes_are_recorded_at_once() -> None:
     assert step.stats.traced_steps == before + 1
 
 
+def test_schedules_has_the_plan_of_the_most_calls_first() -> None:
+    model = _Model()
+    step = poet.wrap(
+        model.step, ram_budget="90%", background=False, paging=False, cache_dir=None, time_limit_s=5
+    )
+    assert step.schedules == ()
+    _calls(step, model, 6)
+    usual = step.schedule
+    for _ in range(3):
+        step(model.x[:64], model.y[:64])
+    assert usual is not None and step.schedule is not None
+    assert step.schedule.graph_signature != usual.graph_signature
+    assert step.schedules[0].graph_signature == usual.graph_signature
+    assert {s.graph_signature for s in step.schedules} >= {
+        usual.graph_signature,
+        step.schedule.graph_signature,
+    }
+
+
 def test_figures_are_printed_one_a_line_and_zeros_left_out() -> None:
     weights = nn.Parameter(torch.ones(8))
     step = poet.wrap(lambda: (weights * 2).sum().backward(), ram_budget="100%", background=False)
