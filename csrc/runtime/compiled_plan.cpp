@@ -53,11 +53,12 @@ void CompiledPlan::packOps() {
     hot.mutates = !node.mutates.empty();
     hot.raises = op.raises;
     hot.has_dead = recording_->dead_begin[k] != recording_->dead_begin[k + 1];
-    for (const Slot& slot : op.in) slots_.push_back({slot.hash, slot.value.index, false});
+    for (const Slot& slot : op.in)
+      slots_.push_back({slot.hash, slot.value.index, false, slot.outside});
     for (const Slot& slot : op.out) {
       const bool made =
           slot.value.valid() && g.value(slot.value).producer == OpId(static_cast<int64_t>(k));
-      slots_.push_back({slot.hash, slot.value.index, made});
+      slots_.push_back({slot.hash, slot.value.index, made, slot.outside});
     }
     hot_.push_back(hot);
   }

@@ -30,6 +30,7 @@ class CompiledPlan {
     uint64_t hash;
     int32_t value;
     bool made_here;
+    bool outside;
   };
 
   // Throws ScheduleError if the schedule is not the recording's, or has no plan.

@@ -63,14 +63,34 @@ bool Executor::wouldMatch(const CompiledPlan& plan, const c10::OperatorHandle& o
   return k_ < plan.numOps() && &op.schema() == plan.hot(k_).schema && matchesSlots(plan, args);
 }
 
+// Of a value from before the step, which `t` shows: see Note [Batches that are slices].
+int64_t Executor::firstOffset(ValueId v, const at::Tensor& t) const {
+  if (static_cast<size_t>(v.index) < residency_.size()) {
+    const Residency::Entry& entry = residency_[v];
+    if (entry.bound && !entry.presumed) return entry.first_offset;
+  }
+  for (const NewBinding& other : new_bindings_) {
+    if (other.value == v) return other.tensor->storage_offset();
+  }
+  return t.storage_offset();
+}
+
+int64_t Executor::shiftOf(ValueId v) const {
+  const Residency::Entry& entry = residency_[v];
+  if (plan_->graph().value(v).producer.valid() || !entry.bound || entry.presumed) return 0;
+  return entry.first_offset - plan_->recording().first_offset[static_cast<size_t>(v.index)];
+}
+
 bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
   const HotOp& hot = plan.hot(k_);
   const HotSlot* slot = plan.slots(hot.in);
   const HotSlot* const end = slot + hot.n_in;
   new_bindings_.clear();
   const bool same = forEachTensor(args, hot.n_args, [&](const at::Tensor& t, int, int) {
-    if (slot == end || geometryHash(t) != slot->hash) return false;
+    if (slot == end) return false;
     const ValueId v(slot->value);
+    const int64_t first_offset = slot->outside ? firstOffset(v, t) : 0;
+    if (geometryHash(t, first_offset) != slot->hash) return false;
     ++slot;
     if (!v.valid()) return true;
     c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -130,7 +150,10 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
     const HotSlot* slot = plan_->slots(hot.in) + hot.n_in;
     const HotSlot* const end = slot + hot.n_out;
     const bool same = forEachTensor(results, hot.n_returns, [&](const at::Tensor& t, int, int) {
-      if (slot == end || geometryHash(t) != slot->hash) return false;
+      if (slot == end) return false;
+      const int64_t first_offset =
+          slot->outside ? residency_[ValueId(slot->value)].first_offset : 0;
+      if (geometryHash(t, first_offset) != slot->hash) return false;
       if (slot->made_here && !residency_.bind(ValueId(slot->value), t)) return false;
       ++slot;
       return true;

@@ -104,6 +104,8 @@ class Executor {
   size_t done() const { return k_; }
   const CompiledPlan& plan() const { return *plan_; }
   std::vector<WeakStorage> boundStorages() const { return residency_.weakReferences(); }
+  // By value: how much further on in its storage this step has it than the recorded one.
+  std::vector<int64_t> shifts() const;
   // Notes where this step had the plan's movedEarly() values.
   void noteStorages(std::vector<OutsideValue>& outside) const;
   Pager& pager() { return pager_; }
@@ -121,6 +123,8 @@ class Executor {
   void advance();
   void confirm(const NewBinding& binding);
   void disown(ValueId v);
+  int64_t firstOffset(ValueId v, const at::Tensor& t) const;
+  int64_t shiftOf(ValueId v) const;
   bool matchesSlots(const CompiledPlan& plan, const c10::IValue* args);
   void perform(const Action& action);
   void free(ValueId v);

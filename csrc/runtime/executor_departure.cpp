@@ -67,6 +67,13 @@ std::vector<bool> Executor::heldOnly() const {
   return result;
 }
 
+std::vector<int64_t> Executor::shifts() const {
+  std::vector<int64_t> result(plan_->graph().values().size(), 0);
+  for (size_t v = 0; v < std::min(result.size(), residency_.size()); ++v)
+    result[v] = shiftOf(ValueId(static_cast<int64_t>(v)));
+  return result;
+}
+
 std::vector<OpRecord> Executor::takeRecords(size_t done) {
   std::vector<OpRecord> taken = std::move(records_);
   taken.resize(done);

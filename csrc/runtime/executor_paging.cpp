@@ -192,6 +192,7 @@ void Executor::confirm(const NewBinding& binding) {
   const Residency::Entry& entry = residency_[binding.value];
   if (entry.bound && entry.address != storage) disown(binding.value);
   residency_.bind(binding.value, *binding.tensor);
+  residency_[binding.value].first_offset = binding.tensor->storage_offset();
 }
 
 // The storage is not that value's after all.

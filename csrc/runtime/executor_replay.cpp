@@ -120,7 +120,7 @@ at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,
   if (!storage && reads_no_data) storage = emptyStorage(plan_->graph().value(slot.value).bytes);
   POET_INTERNAL_ASSERT(storage, "a replay before ", describe(k_), " needs value ", slot.value.index,
                        ", which is not there");
-  return tensorOn(std::move(storage), slot);
+  return tensorOn(std::move(storage), slot, slot.offset + shiftOf(slot.value));
 }
 
 // Runs op `id` again on this step's arguments; what it makes goes to `made`, which later ops of the

@@ -25,11 +25,11 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
 
 namespace {
 
-StorageHold storageAt(const c10::IValue* args, const Slot& slot) {
+const at::Tensor& tensorAt(const c10::IValue* args, const Slot& slot) {
   const c10::IValue& arg = args[slot.arg];
   const c10::IValue& one =
       slot.element < 0 ? arg : arg.toListRef()[static_cast<size_t>(slot.element)];
-  return StorageHold::reclaim_copy(one.toTensor().storage().unsafeGetStorageImpl());
+  return one.toTensor();
 }
 
 }  // namespace
@@ -44,7 +44,11 @@ void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> he
   for (size_t i = 0; i < op.in.size(); ++i) {
     const Slot& slot = op.in[i];
     if (!slot.value.valid()) continue;
-    if (held(slot.value)) held_.emplace_back(i, storageAt(args, slot));
+    if (held(slot.value)) {
+      const at::Tensor& t = tensorAt(args, slot);
+      held_.push_back(
+          {i, StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()), t.storage_offset()});
+    }
     placeTensor(args_, slot, at::Tensor(), copied_list);
   }
   if (!random) return;
@@ -60,10 +64,10 @@ void OpRecord::clear() {
   generator_.reset();
 }
 
-at::Tensor tensorOn(StorageHold storage, const Slot& slot) {
+at::Tensor tensorOn(StorageHold storage, const Slot& slot, int64_t offset) {
   auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), slot.keys,
                                                     slot.dtype);
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, slot.offset);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, offset);
   if (slot.wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
   return t;
 }
@@ -94,9 +98,10 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
       stack[static_cast<size_t>(slot.arg)] =
           optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
     } else if (slot.value.valid()) {
-      while (held != record.held().end() && held->first < i) ++held;
-      const bool is_held = held != record.held().end() && held->first == i;
-      placeTensor(stack, slot, is_held ? tensorOn(held->second, slot) : tensorOf(slot),
+      while (held != record.held().end() && held->slot < i) ++held;
+      const bool is_held = held != record.held().end() && held->slot == i;
+      placeTensor(stack, slot,
+                  is_held ? tensorOn(held->storage, slot, held->offset) : tensorOf(slot),
                   copied_list);
     }
   }
@@ -108,9 +113,10 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
   size_t out = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
     // Nobody may put a smaller result in a larger one's place.
-    POET_INTERNAL_ASSERT(out < op.out.size() && geometryHash(t) == op.out[out].hash,
-                         op.handle.operator_name().name,
-                         " made a result of another shape or type when it ran again");
+    POET_INTERNAL_ASSERT(
+        out < op.out.size() && (op.out[out].outside || geometryHash(t) == op.out[out].hash),
+        op.handle.operator_name().name,
+        " made a result of another shape or type when it ran again");
     ++out;
     return true;
   });

@@ -31,22 +31,32 @@ class OpRecord {
   void clear();
 
   const torch::jit::Stack& args() const { return args_; }
-  // Of the held values, with the indices of their slots, ascending.
-  const std::vector<std::pair<size_t, StorageHold>>& held() const { return held_; }
+  // A slot's storage, and the offset at which this step has the tensor (Note [Batches that are
+  // slices]).
+  struct Held {
+    size_t slot;
+    StorageHold storage;
+    int64_t offset;
+  };
+  // Of the held values, by ascending slots.
+  const std::vector<Held>& held() const { return held_; }
   c10::DispatchKeySet keys() const { return keys_; }
   const ExecutionState& state() const { return *state_; }
   const GeneratorState* generatorState() const { return generator_.get(); }
 
  private:
   torch::jit::Stack args_;
-  std::vector<std::pair<size_t, StorageHold>> held_;
+  std::vector<Held> held_;
   c10::DispatchKeySet keys_;
   std::optional<ExecutionState> state_;
   std::unique_ptr<GeneratorState> generator_;
 };
 
-// A tensor that looks at the storage as the slot says.
-at::Tensor tensorOn(StorageHold storage, const Slot& slot);
+// A tensor that looks at the storage as the slot says, or from another offset on.
+at::Tensor tensorOn(StorageHold storage, const Slot& slot, int64_t offset);
+inline at::Tensor tensorOn(StorageHold storage, const Slot& slot) {
+  return tensorOn(std::move(storage), slot, slot.offset);
+}
 // A storage of the right size without data, for ops that look at shapes only.
 StorageHold emptyStorage(int64_t bytes);
 

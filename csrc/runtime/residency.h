@@ -60,6 +60,7 @@ class Residency {
     bool presumed = false;      // bound by a guess: see Note [Values from before the step]
     bool foreign = false;       // NumPy's memory, say: the allocator's counts have nothing of it
     bool kept = false;          // could not be moved to the store: stays, whatever the plan says
+    int64_t first_offset = 0;   // of the tensor that showed it, where the step did not make it
     uint64_t content_hash = 0;  // POET_VERIFY: of the data at its last eviction
   };
   Entry& operator[](ValueId v) { return entries_[static_cast<size_t>(v.index)]; }

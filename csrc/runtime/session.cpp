@@ -318,7 +318,8 @@ void Session::depart(std::string why) {
     executor_.restoreAll();
     const std::vector<WeakStorage> bound = executor_.boundStorages();
     for (const WeakStorage& one : bound) enrollIfAlive(one);
-    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound);
+    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
+                                           executor_.shifts());
     executor_.end();
   }
   mode_ = Mode::kDeparted;

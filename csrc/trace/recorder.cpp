@@ -57,7 +57,8 @@ Recorder::Recorder(std::vector<KnownStorage> known) {
   }
 }
 
-Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound)
+Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
+                   const std::vector<int64_t>& shifts)
     : ops_(prefix.ops.begin(), prefix.ops.begin() + static_cast<int64_t>(done)),
       graph_ops_(prefix.graph->ops().begin(),
                  prefix.graph->ops().begin() + static_cast<int64_t>(done)),
@@ -86,6 +87,14 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       value.death = OpId(now.index - 1);
     }
     values_.push_back(std::move(value));
+    first_offset_.push_back(prefix.first_offset[v] + shifts[v]);
+  }
+  for (RecordedOp& op : ops_) {
+    for (auto* slots : {&op.in, &op.out}) {
+      for (Slot& slot : *slots) {
+        if (slot.outside) slot.offset += shifts[static_cast<size_t>(slot.value.index)];
+      }
+    }
   }
   inherited_values_ = values_.size();
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
@@ -167,6 +176,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   }
   if (!producer.valid() && optimizer_depth_ > 0) optimizer_only_.insert(id.index);
   values_.push_back(std::move(value));
+  first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
   number_[storage] = id;
   alive_.push_back({id, storage, t.storage().getWeakStorageImpl()});
   return id;
@@ -175,7 +185,9 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
 Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer) {
   Slot slot;
   slot.value = valueOf(t, producer);
-  slot.hash = geometryHash(t);
+  const auto v = static_cast<size_t>(slot.value.index);
+  slot.outside = slot.value.valid() && !values_[v].producer.valid();
+  slot.hash = geometryHash(t, slot.outside ? first_offset_[v] : 0);
   slot.arg = static_cast<int16_t>(arg);
   slot.element = static_cast<int16_t>(element);
   slot.dtype = t.dtype();
@@ -554,6 +566,8 @@ std::unique_ptr<Recording> Recorder::finish() {
   recording->unshown_bytes = addUnshown();
   fillDeaths(*recording);
   fillFirstShown(*recording, shown_values);
+  recording->first_offset = std::move(first_offset_);
+  recording->first_offset.resize(values_.size(), 0);
   fillOutside(*recording);
   countFlops();
   recording->ops = std::move(ops_);

@@ -52,8 +52,10 @@ class Recorder {
   explicit Recorder(std::vector<KnownStorage> known);
 
   // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and
-  // bound[v] the storage that value v has in this step (expired where it died).
-  Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound);
+  // bound[v] the storage that value v has in this step (expired where it died), shifts[v] by how
+  // much further on it has it than `prefix` (Note [Batches that are slices]).
+  Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
+           const std::vector<int64_t>& shifts);
 
   // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
   // the error and go on. `lock` is let go while the kernel runs, which may call back.
@@ -117,6 +119,7 @@ class Recorder {
   std::vector<RecordedOp> ops_;
   std::vector<Op> graph_ops_;
   std::vector<Value> values_;
+  std::vector<int64_t> first_offset_;  // by value, of those that were shown
   std::vector<uint64_t> prefix_hash_ = {0};
   std::unordered_map<c10::StorageImpl*, ValueId> number_;
   std::vector<Living> alive_;

@@ -26,7 +26,7 @@ inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
 // storage.
 struct Slot {
   ValueId value;         // kNoValue: not managed (see Note [Which tensors poet manages])
-  uint64_t hash = 0;     // geometryHash
+  uint64_t hash = 0;     // geometryHash, see Note [Batches that are slices]
   int16_t arg = 0;       // position on the stack
   int16_t element = -1;  // position in a list, -1 outside lists
   c10::SmallVector<int64_t, 5> sizes;
@@ -35,7 +35,14 @@ struct Slot {
   caffe2::TypeMeta dtype;
   c10::DispatchKeySet keys;
   bool wrapped_number = false;  // a Python number: it promotes types differently
+  bool outside = false;         // the step did not make the value
 };
+
+// Note [Batches that are slices]
+// A loop may take its batches as slices of one tensor: at each step at another place of the same
+// storage. Such steps are the same step. So what an op shows of a value from before the step counts
+// from the offset at which the step shows that value first: hashes do not tell where that is, and a
+// replay looks where this step has it.
 
 struct RecordedOp {
   c10::OperatorHandle handle;
@@ -68,6 +75,8 @@ struct Recording {
   std::vector<int32_t> dead_begin;    // [k]..[k+1]: range in dead_after of op k
   // First op that shows the value, as input or output; N: none does (it only occupies memory).
   std::vector<OpId> first_shown;
+  // By value: the offset at which the step showed it first; 0 for those that it made.
+  std::vector<int64_t> first_offset;
   std::vector<OutsideValue> outside;  // those that outlived the traced step, ascending
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;

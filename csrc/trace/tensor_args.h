@@ -43,13 +43,14 @@ inline uint64_t mixHash(uint64_t hash, uint64_t x) {
   return hash;
 }
 
-// dtype, sizes, strides and offset of a managed tensor; dtype and layout of any other.
-inline uint64_t geometryHash(const at::Tensor& t) {
+// dtype, sizes, strides and offset (from `first_offset` on) of a managed tensor; dtype and layout
+// of any other.
+inline uint64_t geometryHash(const at::Tensor& t, int64_t first_offset = 0) {
   uint64_t hash = static_cast<uint64_t>(t.scalar_type());
   if (!isManaged(t)) return mixHash(hash, 0x517cc1b7ULL + static_cast<uint64_t>(t.layout()));
   for (int64_t size : t.sizes()) hash = mixHash(hash, static_cast<uint64_t>(size));
   for (int64_t stride : t.strides()) hash = mixHash(hash, static_cast<uint64_t>(stride));
-  return mixHash(hash, static_cast<uint64_t>(t.storage_offset()));
+  return mixHash(hash, static_cast<uint64_t>(t.storage_offset() - first_offset));
 }
 
 // Calls f(tensor, argument, element) for every defined tensor among `count` stack entries, in

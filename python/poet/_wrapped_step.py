@@ -235,8 +235,8 @@ class WrappedStep:
             f"poet has a plan for few calls only: {stats.followed_steps} of {stats.steps} followed "
             f"one, for {stats.variants} different streams of operators or more ran. Each shape of "
             "a batch needs a plan of its own: pad batches to a few lengths, or bucket them by "
-            "length, so that shapes come again. So does each place in a larger tensor: where "
-            "batches are slices of one, pass copies (batch.clone()).",
+            "length, so that shapes come again. So does each place in a larger tensor where the "
+            "step itself takes its batch as a slice of one: slice before the call.",
             BudgetWarning,
         )
 

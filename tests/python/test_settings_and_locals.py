@@ -46,6 +46,13 @@ class Block(nn.Module):
         return h + self.b(wide)
 
 
+class Dropping(nn.Sequential):
+    """Keeps several values that are cheap to compute again."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))
+
+
 class Case:
     """A network of blocks whose forward pass runs in a setting of its own."""
 
@@ -261,3 +268,51 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
     assert step.schedule.recomputes + step.schedule.page_outs > 0
     assert peak.bytes <= step.schedule.ram_budget
     assert peak.bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_batches_that_are_slices_of_one_tensor_share_a_plan(paging: bool, tmp_path: Path) -> None:
+    """Of rows, as `data[i : i + 64]`, and of one sequence, where targets lie one further on."""
+
+    def train(wrapped: bool) -> tuple[list[float], dict[str, torch.Tensor], Any]:
+        torch.manual_seed(0)
+        embedding, net = nn.Embedding(50, 32), nn.Sequential(*[Dropping(32) for _ in range(4)])
+        head = nn.Linear(32, 50)
+        modules = nn.ModuleList([embedding, net, head])
+        optimizer = torch.optim.AdamW(modules.parameters(), 1e-3)
+        text, noise = torch.randint(0, 50, (4000,)), torch.randn(1000, 32)
+
+        def train_step(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            # what is made of z alone is computed again from where this call has z
+            h = net(embedding(x) * torch.sigmoid(z.mul(2)))
+            loss = F.cross_entropy(head(h), y) + (z * h).tanh().square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = poet.wrap(
+            train_step,
+            ram_budget="75%",
+            background=False,
+            cache_dir=None,
+            time_limit_s=5,
+            paging=paging,
+            page_dir=tmp_path if paging else None,
+        )
+        losses = []
+        for i in range(10):
+            x, y = text[i * 256 : i * 256 + 256], text[i * 256 + 1 : i * 256 + 257]
+            z = noise[i * 64 : i * 64 + 256]
+            losses.append(float((step if wrapped else train_step)(x, y, z)))
+        state = {f"p{i}": p.detach().clone() for i, p in enumerate(modules.parameters())}
+        return losses, state, step
+
+    losses, state, _ = train(False)
+    got, same, step = train(True)
+    assert got == losses
+    assert differences(state, same) == []
+    assert step.stats.variants <= 2  # without and with the optimizer's state
+    assert step.stats.followed_steps >= 6
+    assert step.stats.departures == 0
+    assert step.stats.replayed_ops > 0 or paging

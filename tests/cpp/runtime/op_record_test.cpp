@@ -54,8 +54,8 @@ TEST_F(OpRecordTest, HoldsWhatComesFromOutsideAndNothingOfTheStep) {
   ASSERT_EQ(records_.size(), 2u);
   EXPECT_TRUE(storage_uses_grew_[0]);
   ASSERT_EQ(records_[0].held().size(), 2u);
-  for (const auto& [slot, storage] : records_[0].held())
-    EXPECT_EQ(storage.get(), x_.storage().unsafeGetStorageImpl());
+  for (const OpRecord::Held& held : records_[0].held())
+    EXPECT_EQ(held.storage.get(), x_.storage().unsafeGetStorageImpl());
   EXPECT_FALSE(storage_uses_grew_[1]);
   EXPECT_TRUE(records_[1].held().empty());
   for (const size_t op : {0, 1}) {
@@ -77,8 +77,8 @@ TEST_F(OpRecordTest, HoldsNothingOfAListEitherAndLeavesTheCallersListAlone) {
   EXPECT_FALSE(list.get(1).toTensor().defined());
   EXPECT_FALSE(list.get(2).toTensor().defined());
   ASSERT_EQ(cat.held().size(), 1u);
-  EXPECT_EQ(cat.held()[0].first, 1u) << "the slot";
-  EXPECT_EQ(cat.held()[0].second.get(), x_.storage().unsafeGetStorageImpl());
+  EXPECT_EQ(cat.held()[0].slot, 1u) << "the slot";
+  EXPECT_EQ(cat.held()[0].storage.get(), x_.storage().unsafeGetStorageImpl());
   EXPECT_TRUE(sameBits(joined, at::cat({x_.mul(2), x_, x_.mul(3)}, 0)));
 }
 

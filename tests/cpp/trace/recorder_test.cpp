@@ -432,7 +432,7 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
   class Continued final : public Listener {
    public:
     Continued(const Recording& first, size_t done, const std::vector<WeakStorage>& storages)
-        : recorder(first, done, storages) {}
+        : recorder(first, done, storages, std::vector<int64_t>(storages.size() + 1, 0)) {}
     void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
               torch::jit::Stack* stack) override {
       recorder.run(op, below, stack);
