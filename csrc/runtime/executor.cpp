@@ -55,6 +55,7 @@ bool Executor::matches(const c10::OperatorHandle& op, const c10::IValue* args, s
     return false;
   }
   for (const NewBinding& binding : new_bindings_) confirm(binding);
+  new_bindings_.clear();  // the tensors go with the call
   return true;
 }
 
@@ -151,9 +152,10 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
     const HotSlot* const end = slot + hot.n_out;
     const bool same = forEachTensor(results, hot.n_returns, [&](const at::Tensor& t, int, int) {
       if (slot == end) return false;
-      const int64_t first_offset =
-          slot->outside ? residency_[ValueId(slot->value)].first_offset : 0;
+      const ValueId v(slot->value);
+      const int64_t first_offset = slot->outside ? firstOffset(v, t) : 0;
       if (geometryHash(t, first_offset) != slot->hash) return false;
+      if (slot->outside && (!residency_[v].bound || residency_[v].presumed)) confirm({v, &t});
       if (slot->made_here && !residency_.bind(ValueId(slot->value), t)) return false;
       ++slot;
       return true;

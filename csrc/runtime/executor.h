@@ -79,6 +79,9 @@ class Executor {
   // pins it.
   void touch(const c10::IValue* args, size_t count);
   void touchStorage(c10::StorageImpl* storage);
+  // Something may write the storage that no operator tells of (the NumPy array that is asked for
+  // now): what has been made from it comes back, for the rest of the step, while it still can.
+  void expectWrite(c10::StorageImpl* storage);
   // Its memory is handed out for good: never evicted again.
   void noteHandedOut(const StorageHold& storage) { residency_.handedOut().add(storage); }
   bool isHandedOut(c10::StorageImpl* storage) { return residency_.handedOut().has(storage); }

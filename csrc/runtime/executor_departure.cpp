@@ -38,6 +38,33 @@ void Executor::touchStorage(c10::StorageImpl* storage) {
   keepInMemory(v, residency_[v].ref.lock());
 }
 
+void Executor::expectWrite(c10::StorageImpl* storage) {
+  const ValueId written = residency_.valueOf(storage);
+  if (!written.valid()) return;
+  const RecipeTable& table = plan_->recipes();
+  std::vector<bool> reads(table.recipes().size(), false);  // by recipe: what is written, somehow
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t r = 0; r < reads.size(); ++r) {
+      const auto& inputs = table.recipes()[r].inputs;
+      const bool does = std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) {
+        const int of = table.recipeOf(input);
+        return input == written || (of >= 0 && reads[static_cast<size_t>(of)]);
+      });
+      changed |= does && !reads[r];
+      reads[r] = reads[r] || does;
+    }
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    const int recipe = table.recipeOf(v);
+    const Residency::Entry& entry = residency_[v];
+    if (recipe < 0 || !reads[static_cast<size_t>(recipe)] || !entry.bound || entry.ref.expired())
+      continue;
+    if (entry.away) bringBackUnplanned(v);
+    residency_[v].pinned = true;
+  }
+}
+
 void Executor::touch(const c10::IValue* args, size_t count) {
   forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
     if (isManaged(t)) touchStorage(t.storage().unsafeGetStorageImpl());

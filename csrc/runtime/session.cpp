@@ -28,6 +28,8 @@ bool isMetaRun(c10::DispatchKeySet keys) {
          !keys.has_backend(c10::BackendComponent::CPUBit);
 }
 
+constexpr int64_t kMuchMore = int64_t{64} * 1024;
+
 }  // namespace
 
 std::shared_ptr<Session> Session::create(bool verify) {
@@ -55,12 +57,21 @@ bool Session::nextStepIsTraced() {
 // may grow afterwards: the optimizer makes its state in a variant of its own, after the variant of
 // the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
 // exists is counted once more at the next step of each plan: at its first op, for what is gone by
-// then, as gradients that the step sets to None, is no part of the step (Recorder).
+// then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
+// steps memory may grow without any being recorded (a copy of the model for averages): where more
+// large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
+// steps, it is counted as well.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Variant* variant = variants_.find(variants_.predict());
-  return !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned &&
-         variant->has_unchecked_base;
+  Variant* variant = variants_.find(variants_.predict());
+  if (record_next_ || variant == nullptr || variant->state != VariantState::kPlanned) return false;
+  const auto budget = variant->plan->schedule().ram_budget_bytes;
+  const int64_t in_use = StepArena::counters().in_use_bytes;
+  if (budget && in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
+    variant->has_unchecked_base = true;
+  if (variant->has_unchecked_base)
+    variant->arena_bytes_then = std::max(variant->arena_bytes_then, in_use);
+  return variant->has_unchecked_base;
 }
 
 void Session::checkBase() {
@@ -81,6 +92,7 @@ void Session::checkBase() {
     return;
   if (base <= graph.baseBytes()) return;  // another plan is on its way
   auto grown = std::make_shared<Recording>(*variant.recording);
+  grown->grown_bytes += base - graph.baseBytes();
   grown->graph =
       std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
   variant.recording = std::move(grown);
@@ -203,6 +215,9 @@ void Session::finishFollowed() {
 void Session::settle(StepReport& report) {
   if (mode_ == Mode::kFollow) {
     ++counters_.followed_steps;
+    Variant& variant = *variants_.find(current_);
+    ++variant.followed;
+    if ((variant.followed & (variant.followed - 1)) == 0) variant.has_unchecked_base = true;
     const int64_t most_in_use = StepArena::counters().most_in_use;
     // What it evicted first had its memory elsewhere.
     if (most_in_step_ == 0) StepArena::restart(0, /*trim_malloc=*/true);

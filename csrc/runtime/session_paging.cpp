@@ -170,6 +170,7 @@ void Session::touch(const at::Tensor& t, bool for_good) {
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
   if (mode_ == Mode::kFollow) {
     executor_.touchStorage(storage);
+    if (for_good) executor_.expectWrite(storage);
   } else {
     if (policy_.isActive()) policy_.touchStorage(storage);
     between_.restore(storage);

@@ -139,6 +139,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->plan = std::move(plan);
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
+  variant->followed = variant->arena_bytes_then = 0;
 }
 
 void VariantSet::checkBases() {

@@ -30,7 +30,10 @@ struct Variant {
   std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
   int64_t last_used = 0;
-  bool has_unchecked_base = false;  // see Note [Outgrown plans]
+  // See Note [Outgrown plans].
+  bool has_unchecked_base = false;
+  int64_t followed = 0;          // steps since its plan came into force
+  int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
 };
 
 // Not thread-safe: the session serializes.

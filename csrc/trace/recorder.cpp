@@ -64,7 +64,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
                  prefix.graph->ops().begin() + static_cast<int64_t>(done)),
       prefix_hash_(prefix.prefix_hash.begin(),
                    prefix.prefix_hash.begin() + static_cast<int64_t>(done) + 1),
-      inherited_base_bytes_(prefix.graph->baseBytes()) {
+      inherited_base_bytes_(prefix.graph->baseBytes() - prefix.grown_bytes) {
   const OpId now(static_cast<int64_t>(done));
   for (size_t v = 0; v < prefix.graph->values().size(); ++v) {
     Value value = prefix.graph->values()[v];
@@ -151,6 +151,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
   const auto found = number_.find(storage);
   if (found != number_.end()) return found->second;
+  const auto known = known_at_.find(storage);
+  if (known != known_at_.end()) producer = kNoOp;  // set_() shows it as its result
   Value value;
   value.bytes = static_cast<int64_t>(storage->nbytes());
   value.producer = producer;
@@ -161,7 +163,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
   unshown_.show(*storage);
-  if (const auto known = known_at_.find(storage); known != known_at_.end()) {
+  if (known != known_at_.end()) {
     known_[known->second].touched = true;
     if (known_[known->second].storage.kind == ValueKind::kInput) {
       inputs_.insert(id.index);
@@ -298,7 +300,8 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   });
   keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
-  for (size_t v = known_values; v < values_.size(); ++v) node.workspace_bytes -= values_[v].bytes;
+  for (size_t v = known_values; v < values_.size(); ++v)
+    node.workspace_bytes -= values_[v].producer.valid() ? values_[v].bytes : 0;
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
 }
 

@@ -80,6 +80,9 @@ struct Recording {
   std::vector<OutsideValue> outside;  // those that outlived the traced step, ascending
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;
+  // Of the graph's base: what was found after the recording (Note [Outgrown plans]). Ops of another
+  // stream may show it.
+  int64_t grown_bytes = 0;
   std::shared_ptr<const Graph> graph;
 
   uint64_t signature() const { return prefix_hash.back(); }

@@ -23,7 +23,7 @@ namespace poet {
 // Of one thread at a time: blocks of other threads are not seen. Not thread-safe.
 class UnshownMemory {
  public:
-  static constexpr int64_t kLeastBytes = 1024;  // of a block: less is left out
+  static constexpr int64_t kLeastBytes = 64;  // of a block: less is left out
 
   UnshownMemory() { AllocatorTap::logBlocks(true); }
   ~UnshownMemory() { AllocatorTap::logBlocks(false); }

@@ -161,3 +161,69 @@ def test_the_doors_are_pytorchs_own_when_no_step_needs_them() -> None:
             session.set_plan(report["variant"], _eager(graph, 3), STORE_DEVICE)
     assert dict(vars(torch.Tensor)) == own
     assert torch.utils.dlpack.to_dlpack is to_dlpack
+
+
+@pytest.mark.parametrize("how", ["numpy", "apply_", "map_"])
+def test_what_was_made_from_a_batch_before_numpy_writes_it_is_not_made_from_it_again(
+    how: str,
+) -> None:
+    def train(budget: int | None) -> tuple[list[float], Any]:
+        torch.manual_seed(0)
+        layers = [m for _ in range(5) for m in (nn.Linear(16, 16), nn.Tanh())]
+        net = nn.Sequential(*layers, nn.Linear(16, 8))
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+        def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            h = net(x.sin())
+            if how == "numpy":
+                x.numpy()[:] = 7
+            elif how == "apply_":
+                x.apply_(lambda value: value + 1)
+            else:
+                x.map_(torch.ones(64, 16), lambda a, b: a - b)
+            loss = nn.functional.cross_entropy(h, y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = train_step
+        if budget is None:
+            graph = poet.trace(train_step, torch.randn(64, 16), torch.randint(0, 8, (64,)))
+            least = poet.solve(
+                graph=graph,
+                ram_budget=graph.plain_peak_bytes() - 1,
+                minimize="memory",
+                paging=False,
+            )
+            budget = least.peak_bytes + (graph.plain_peak_bytes() - least.peak_bytes) // 4
+            torch.manual_seed(0)
+            for layer in net:
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+            optimizer.zero_grad()
+            step = poet.wrap(
+                train_step,
+                ram_budget=budget,
+                background=False,
+                cache_dir=None,
+                paging=False,
+                time_limit_s=5,
+            )
+        else:
+            torch.manual_seed(0)
+            for layer in net:
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+        losses = []
+        for i in range(8):
+            generator = torch.Generator().manual_seed(i)
+            x = torch.randn(64, 16, generator=generator)
+            losses.append(float(step(x, torch.randint(0, 8, (64,), generator=generator))))
+        return losses, step
+
+    expected, _ = train(0)
+    got, step = train(None)
+    assert got == expected
+    assert step.stats.followed_steps >= 4
+    assert step.stats.evictions > 0

@@ -491,8 +491,16 @@ def test_gradients_that_the_step_drops_first_make_no_plan_again() -> None:
         model.optimizer.step()
         return loss.detach()
 
+    graph = poet.trace(train_step, model.x, model.y)
+    beside = graph.base_bytes  # of other tests' tensors, too
+    budget = beside + int(0.75 * (graph.plain_peak_bytes() - beside))
     step = poet.wrap(
-        train_step, ram_budget="75%", background=False, cache_dir=None, paging=False, time_limit_s=5
+        train_step,
+        ram_budget=budget,
+        background=False,
+        cache_dir=None,
+        paging=False,
+        time_limit_s=5,
     )
     for _ in range(6):
         step(model.x, model.y)
@@ -705,6 +713,77 @@ def test_running_statistics_are_put_back_after_a_budget_error(
     assert steps == 1
     assert not differences(before, dict(net.state_dict()))
     assert torch.equal(generator, torch.get_rng_state())
+
+
+def test_memory_that_grows_beside_the_steps_makes_another_plan() -> None:
+    """A copy of the model for averages, made long after the plan: no step is recorded for it."""
+    model = _Model(width=256, depth=4, rows=512)
+    graph = poet.trace(model.step, model.x, model.y)
+    beside = graph.base_bytes
+    copy_bytes = sum(p.nbytes for p in model.net.parameters())
+    budget = beside + int(0.75 * (graph.plain_peak_bytes() - beside)) + copy_bytes
+    step = poet.wrap(
+        model.step,
+        ram_budget=budget,
+        background=False,
+        cache_dir=None,
+        paging=False,
+        time_limit_s=5,
+    )
+    _calls(step, model, 6)
+    early = step.schedule
+    assert early is not None
+    assert early.peak_bytes + copy_bytes > budget  # else it says nothing
+    assert step.stats.plans_made_again == 0
+    average = copy.deepcopy(model.net)
+    _calls(step, model, 2)
+    late = step.schedule
+    assert late is not None
+    assert step.stats.plans_made_again == 1
+    assert late.traced_graph.base_bytes >= 0.99 * copy_bytes
+    assert late.peak_bytes <= budget
+    _calls(step, model, 8)
+    assert step.stats.plans_made_again == 1
+    assert len(list(average.parameters())) > 0
+
+
+def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
+    """Another optimizer takes over: the plan grows by its state, whose ops are recorded then."""
+    model = _Model(width=64, depth=4, rows=512)
+    slow = torch.optim.SGD(model.net.parameters(), lr=0.01)
+    calls = 0
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        model.optimizer.zero_grad()
+        loss = F.cross_entropy(model.net(x), y)
+        loss.backward()
+        (slow if calls <= 8 else model.optimizer).step()
+        return loss.detach()
+
+    graph = poet.trace(train_step, model.x, model.y)
+    beside = graph.base_bytes
+    state = 2 * sum(p.nbytes for p in model.net.parameters())
+    budget = beside + int(0.8 * (graph.plain_peak_bytes() - beside)) + state
+    step = poet.wrap(
+        train_step,
+        ram_budget=budget,
+        background=False,
+        cache_dir=None,
+        paging=False,
+        time_limit_s=5,
+    )
+    for _ in range(16):
+        step(model.x, model.y)
+    schedule = step.schedule
+    assert schedule is not None
+    found = schedule.traced_graph
+    outside = sum(v.bytes for v in found.values if v.producer is None)
+    assert outside + found.base_bytes <= 1.02 * (
+        resident_bytes() + sum(p.nbytes for p in model.net.parameters())
+    )
+    assert step.stats.followed_steps >= 6
 
 
 def test_other_shapes_are_recorded_at_once() -> None:
