@@ -60,14 +60,17 @@ bool Session::nextStepIsTraced() {
 // then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
 // steps memory may grow without any being recorded (a copy of the model for averages): where more
 // large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
-// steps, it is counted as well.
+// steps, it is counted as well. A program that keeps something of every step grows for ever: after
+// each plan that was made again for it, twice as many steps go by before the next count.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Variant* variant = variants_.find(variants_.predict());
   if (record_next_ || variant == nullptr || variant->state != VariantState::kPlanned) return false;
   const auto budget = variant->plan->schedule().ram_budget_bytes;
   const int64_t in_use = StepArena::counters().in_use_bytes;
-  if (budget && in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
+  const bool may_check = variant->followed >= variant->unchecked_until;
+  if (may_check && budget &&
+      in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
     variant->has_unchecked_base = true;
   if (variant->has_unchecked_base)
     variant->arena_bytes_then = std::max(variant->arena_bytes_then, in_use);
@@ -96,6 +99,7 @@ void Session::checkBase() {
   grown->graph =
       std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
   variant.recording = std::move(grown);
+  variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
   outgrown_ = current_;
 }
 
@@ -217,7 +221,9 @@ void Session::settle(StepReport& report) {
     ++counters_.followed_steps;
     Variant& variant = *variants_.find(current_);
     ++variant.followed;
-    if ((variant.followed & (variant.followed - 1)) == 0) variant.has_unchecked_base = true;
+    const bool is_power_of_2 = (variant.followed & (variant.followed - 1)) == 0;
+    if (is_power_of_2 && variant.followed >= variant.unchecked_until)
+      variant.has_unchecked_base = true;
     const int64_t most_in_use = StepArena::counters().most_in_use;
     // What it evicted first had its memory elsewhere.
     if (most_in_step_ == 0) StepArena::restart(0, /*trim_malloc=*/true);

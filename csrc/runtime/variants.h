@@ -33,6 +33,7 @@ struct Variant {
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
   int64_t followed = 0;          // steps since its plan came into force
+  int64_t unchecked_until = 0;   // of them
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
 };
 

@@ -747,6 +747,30 @@ def test_memory_that_grows_beside_the_steps_makes_another_plan() -> None:
     assert len(list(average.parameters())) > 0
 
 
+def test_a_loop_that_keeps_something_of_every_step_plans_again_ever_more_seldom() -> None:
+    model = _Model(width=64, depth=4, rows=512)
+    graph = poet.trace(model.step, model.x, model.y)
+    beside = graph.base_bytes
+    budget = beside + int(0.9 * (graph.plain_peak_bytes() - beside))
+    step = poet.wrap(
+        model.step,
+        ram_budget=budget,
+        background=False,
+        cache_dir=None,
+        paging=False,
+        strict=False,
+        time_limit_s=0.5,
+    )
+    kept = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", poet.BudgetWarning)  # in the end no plan is left
+        for _ in range(64):
+            _calls(step, model, 1)
+            kept.append(torch.ones(80 * 1024, dtype=torch.uint8))
+    assert len(kept) == 64
+    assert 1 <= step.stats.plans_made_again <= 4  # after 8, 16 and 32 steps more
+
+
 def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
     """Another optimizer takes over: the plan grows by its state, whose ops are recorded then."""
     model = _Model(width=64, depth=4, rows=512)
