@@ -82,6 +82,8 @@ class Recorder {
   size_t numOps() const { return ops_.size(); }
 
  private:
+  static constexpr int64_t kHeldBytes = 4096;  // see isHeldByRecords()
+
   struct Living {
     ValueId value;
     c10::StorageImpl* address;

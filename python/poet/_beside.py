@@ -28,7 +28,7 @@ def device_beside(plan: str | os.PathLike[str]) -> _C.DeviceProfile | None:
 
 
 def found_beside(
-    plan: str, schedule: _C.Schedule
+    plan: str | os.PathLike[str], schedule: _C.Schedule
 ) -> tuple[_C.Graph | None, _C.DeviceProfile | None]:
     """What `Schedule.load` takes along: the step and the device, where they are there and fit."""
     try:

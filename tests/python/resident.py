@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+import poet
 from poet._live import existing_tensors
 
 
@@ -32,6 +33,16 @@ def resident_bytes(beside: Iterable[nn.Module | torch.Tensor] = ()) -> int:
     skip = {0, *(_address(t) for t in mine)}
     storages = {_address(t): t for t in [*found, *gradients]}
     return sum(t.untyped_storage().nbytes() for a, t in storages.items() if a not in skip)
+
+
+def budget_at(share: float, step: Callable[..., Any], *args: Any) -> int:
+    """That share of what the step takes above what lies beside it: other tests' tensors, say.
+
+    Runs the step, to record it.
+    """
+    graph = poet.trace(step, *args)
+    beside = graph.base_bytes
+    return beside + int(share * (graph.plain_peak_bytes() - beside))
 
 
 class Peak:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from resident import Peak
+from resident import Peak, budget_at
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from zoo import differences
@@ -254,9 +254,7 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
             optimizer.step()
             return loss.detach()
 
-        graph = poet.trace(train_step, torch.randn(256, 32))
-        beside = graph.base_bytes  # of other tests' tensors, too
-        budget = beside + int(0.8 * (graph.plain_peak_bytes() - beside))
+        budget = budget_at(0.8, train_step, torch.randn(256, 32))
         step = poet.wrap(
             train_step, ram_budget=budget, background=False, cache_dir=None, time_limit_s=5
         )
@@ -277,7 +275,7 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
 def test_batches_that_are_slices_of_one_tensor_share_a_plan(paging: bool, tmp_path: Path) -> None:
     """Of rows, as `data[i : i + 64]`, and of one sequence, where targets lie one further on."""
 
-    def train(wrapped: bool) -> tuple[list[float], dict[str, torch.Tensor], Any]:
+    def build() -> tuple[Callable[..., torch.Tensor], list[tuple[torch.Tensor, ...]], nn.Module]:
         torch.manual_seed(0)
         embedding, net = nn.Embedding(50, 32), nn.Sequential(*[Dropping(32) for _ in range(4)])
         head = nn.Linear(32, 50)
@@ -294,27 +292,34 @@ def test_batches_that_are_slices_of_one_tensor_share_a_plan(paging: bool, tmp_pa
             optimizer.step()
             return loss.detach()
 
-        step = poet.wrap(
-            train_step,
-            ram_budget="75%",
-            background=False,
-            cache_dir=None,
-            time_limit_s=5,
-            paging=paging,
-            page_dir=tmp_path if paging else None,
-        )
-        losses = []
-        for i in range(10):
-            x, y = text[i * 256 : i * 256 + 256], text[i * 256 + 1 : i * 256 + 257]
-            z = noise[i * 64 : i * 64 + 256]
-            losses.append(float((step if wrapped else train_step)(x, y, z)))
-        state = {f"p{i}": p.detach().clone() for i, p in enumerate(modules.parameters())}
-        return losses, state, step
+        tokens = [slice(i * 256, i * 256 + 256) for i in range(10)]
+        targets = [slice(s.start + 1, s.stop + 1) for s in tokens]
+        rows = [slice(i * 64, i * 64 + 256) for i in range(10)]
+        batches = [
+            (text[s], text[t], noise[r]) for s, t, r in zip(tokens, targets, rows, strict=True)
+        ]
+        return train_step, batches, modules
 
-    losses, state, _ = train(False)
-    got, same, step = train(True)
-    assert got == losses
-    assert differences(state, same) == []
+    def state(modules: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: p.detach().clone() for name, p in modules.named_parameters()}
+
+    train_step, batches, modules = build()
+    losses = [train_step(*batch).item() for batch in batches]
+    expected = state(modules)
+    train_step, batches, _ = build()
+    budget = budget_at(0.75, train_step, *batches[0])
+    train_step, batches, modules = build()
+    step = poet.wrap(
+        train_step,
+        ram_budget=budget,
+        background=False,
+        cache_dir=None,
+        time_limit_s=5,
+        paging=paging,
+        page_dir=tmp_path if paging else None,
+    )
+    assert [step(*batch).item() for batch in batches] == losses
+    assert differences(expected, state(modules)) == []
     assert step.stats.variants <= 2  # without and with the optimizer's state
     assert step.stats.followed_steps >= 6
     assert step.stats.departures == 0

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from resident import resident_bytes
+from resident import budget_at, resident_bytes
 from torch import nn
 from zoo import build, differences, plain
 
@@ -480,30 +480,17 @@ def test_without_a_solver_training_goes_on_and_a_plan_comes_later(
     assert step.stats.plans == 1 and step.stats.message == ""
 
 
+def _planned(step: Callable[..., Any], budget: int, **options: Any) -> poet.WrappedStep:
+    """Wrapped so that each plan is there after the call that asked for it."""
+    usual = {"background": False, "cache_dir": None, "paging": False, "time_limit_s": 5}
+    return poet.wrap(step, ram_budget=budget, **(usual | options))
+
+
 def test_gradients_that_the_step_drops_first_make_no_plan_again() -> None:
     """After `zero_grad()` at its start, the last call's gradients are no part of the step."""
     model = _Model(width=64, depth=4, rows=512)
-
-    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        model.optimizer.zero_grad()
-        loss = F.cross_entropy(model.net(x), y)
-        loss.backward()
-        model.optimizer.step()
-        return loss.detach()
-
-    graph = poet.trace(train_step, model.x, model.y)
-    beside = graph.base_bytes  # of other tests' tensors, too
-    budget = beside + int(0.75 * (graph.plain_peak_bytes() - beside))
-    step = poet.wrap(
-        train_step,
-        ram_budget=budget,
-        background=False,
-        cache_dir=None,
-        paging=False,
-        time_limit_s=5,
-    )
-    for _ in range(6):
-        step(model.x, model.y)
+    step = _planned(model.step, budget_at(0.75, model.step, model.x, model.y))
+    _calls(step, model, 6)
     gradients = sum(p.nbytes for p in model.net.parameters())
     assert step.schedule.peak_bytes + gradients > step.schedule.ram_budget  # else it says nothing
     assert step.stats.plans == 1
@@ -718,18 +705,9 @@ def test_running_statistics_are_put_back_after_a_budget_error(
 def test_memory_that_grows_beside_the_steps_makes_another_plan() -> None:
     """A copy of the model for averages, made long after the plan: no step is recorded for it."""
     model = _Model(width=256, depth=4, rows=512)
-    graph = poet.trace(model.step, model.x, model.y)
-    beside = graph.base_bytes
     copy_bytes = sum(p.nbytes for p in model.net.parameters())
-    budget = beside + int(0.75 * (graph.plain_peak_bytes() - beside)) + copy_bytes
-    step = poet.wrap(
-        model.step,
-        ram_budget=budget,
-        background=False,
-        cache_dir=None,
-        paging=False,
-        time_limit_s=5,
-    )
+    budget = budget_at(0.75, model.step, model.x, model.y) + copy_bytes
+    step = _planned(model.step, budget)
     _calls(step, model, 6)
     early = step.schedule
     assert early is not None
@@ -749,18 +727,8 @@ def test_memory_that_grows_beside_the_steps_makes_another_plan() -> None:
 
 def test_a_loop_that_keeps_something_of_every_step_plans_again_ever_more_seldom() -> None:
     model = _Model(width=64, depth=4, rows=512)
-    graph = poet.trace(model.step, model.x, model.y)
-    beside = graph.base_bytes
-    budget = beside + int(0.9 * (graph.plain_peak_bytes() - beside))
-    step = poet.wrap(
-        model.step,
-        ram_budget=budget,
-        background=False,
-        cache_dir=None,
-        paging=False,
-        strict=False,
-        time_limit_s=0.5,
-    )
+    budget = budget_at(0.9, model.step, model.x, model.y)
+    step = _planned(model.step, budget, strict=False, time_limit_s=0.5)
     kept = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", poet.BudgetWarning)  # in the end no plan is left
@@ -786,18 +754,8 @@ def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
         (slow if calls <= 8 else model.optimizer).step()
         return loss.detach()
 
-    graph = poet.trace(train_step, model.x, model.y)
-    beside = graph.base_bytes
     state = 2 * sum(p.nbytes for p in model.net.parameters())
-    budget = beside + int(0.8 * (graph.plain_peak_bytes() - beside)) + state
-    step = poet.wrap(
-        train_step,
-        ram_budget=budget,
-        background=False,
-        cache_dir=None,
-        paging=False,
-        time_limit_s=5,
-    )
+    step = _planned(train_step, budget_at(0.8, train_step, model.x, model.y) + state)
     for _ in range(16):
         step(model.x, model.y)
     schedule = step.schedule
