@@ -138,6 +138,34 @@ def test_an_error_at_any_op_loses_nothing(kind: str, paging: float, stride: int)
     _check(kind, paging, stride)
 
 
+class _Lists(TorchDispatchMode):
+    """Lists the operators that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_sees_the_ops_of_the_step_alone() -> None:
+    """A nested tensor, alive beside the step, answers in Python what its layout is."""
+    nested = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)], layout=torch.jagged)
+    session = _C.Session(verify=False)
+    runs = [_Run("in_place_chains", None, 0), _Run("in_place_chains", session, 0)]
+    for i in range(4):
+        modes = [_Lists(), _Lists()]
+        for run, mode in zip(runs, modes, strict=True):
+            with mode:
+                run.call(i)
+        assert modes[0].seen == modes[1].seen
+        assert len(modes[0].seen) > 100
+    assert session.counters()["followed_steps"] >= 1
+    assert nested.is_nested
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("paging", [0.0, 0.1], ids=["recompute", "paging"])
 @pytest.mark.parametrize("kind", ["residual_net", "gpt2", "gan", "in_place_chains", "bert"])
