@@ -1,3 +1,5 @@
+#include <torch/csrc/Exceptions.h>
+
 #include <cstring>
 #include <exception>
 
@@ -5,6 +7,7 @@
 #include "bindings/conversions.h"
 #include "graph/error.h"
 #include "store/page_store.h"
+#include "trace/listener.h"
 
 namespace poet {
 namespace {
@@ -39,8 +42,23 @@ void translate(std::exception_ptr thrown) {
   }
 }
 
+// Through PyTorch's bindings, on whatever thread an operator runs, with or without the GIL.
+void throwForPyTorch(const Error& /*being handled*/) {
+  if (Py_IsInitialized() == 0) return;
+  python_error carried;
+  {
+    const py::gil_scoped_acquire gil;
+    translate(std::current_exception());
+    carried.persist();
+  }
+  throw carried;
+}
+
 }  // namespace
 
-void bindErrors(py::module_&) { py::register_local_exception_translator(translate); }
+void bindErrors(py::module_&) {
+  py::register_local_exception_translator(translate);
+  setForeignErrorHandler(&throwForPyTorch);
+}
 
 }  // namespace poet

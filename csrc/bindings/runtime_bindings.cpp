@@ -36,8 +36,10 @@ py::dict reportToDict(const StepReport& report) {
   result["variant"] =
       report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
   result["newly_stable"] = report.newly_stable;
-  result["outgrown"] =
-      report.outgrown < 0 ? py::object(py::none()) : py::object(py::int_(report.outgrown));
+  py::list grown;  // (variant, bytes more beside the step, whether its plan keeps the budget)
+  for (const GrownPlan& one : report.grown)
+    grown.append(py::make_tuple(one.variant, one.bytes, one.keeps_budget));
+  result["grown"] = std::move(grown);
   result["num_ops"] = report.num_ops;
   result["over_bytes"] = report.over_bytes;
   result["over_text"] = report.over_text;

@@ -169,15 +169,26 @@ py::object fromBytes(const py::object& data, const py::object& graph) {
   return result;
 }
 
+// `schedule` with what hangs on `of` in Python: the step, the device.
+py::object withFields(const py::object& of, Schedule schedule) {
+  py::object result = py::cast(std::make_shared<Schedule>(std::move(schedule)));
+  for (const auto& entry : of.attr("__dict__").cast<py::dict>())
+    result.attr("__dict__")[entry.first] = entry.second;
+  return result;
+}
+
 // The schedule held to what a constraint on the whole training leaves for one step.
 py::object heldTo(const py::object& self, const std::string& note, std::optional<double> joules) {
   Schedule schedule = *self.cast<SchedulePtr>();
   if (joules) schedule = withinEnergy(std::move(schedule), *joules);
   if (!note.empty())
     schedule.message = note + (schedule.message.empty() ? "" : ": ") + schedule.message;
-  py::object result = py::cast(std::make_shared<Schedule>(std::move(schedule)));
-  for (const auto& entry : self.attr("__dict__").cast<py::dict>())
-    result.attr("__dict__")[entry.first] = entry.second;
+  return withFields(self, std::move(schedule));
+}
+
+py::object besideMore(const py::object& self, const py::object& graph, int64_t bytes) {
+  py::object result = withFields(self, self.cast<SchedulePtr>()->besideMore(bytes));
+  setGraph(result, graph);
   return result;
 }
 
@@ -400,6 +411,8 @@ void bindSchedule(py::module_& m) {
   makePublic(cls);
   m.def("held_to", &heldTo, py::arg("schedule"), py::arg("note"), py::arg("energy_budget_joules"),
         "The schedule with a note before its message, held to a cap on the step's joules.");
+  m.def("beside_more", &besideMore, py::arg("schedule"), py::arg("graph"), py::arg("bytes"),
+        "The schedule where that many bytes more lie beside the step, which is `graph` now.");
 }
 
 }  // namespace poet

@@ -29,6 +29,7 @@ bool isMetaRun(c10::DispatchKeySet keys) {
 }
 
 constexpr int64_t kMuchMore = int64_t{64} * 1024;
+constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by which it is corrected
 
 }  // namespace
 
@@ -61,7 +62,8 @@ bool Session::nextStepIsTraced() {
 // steps memory may grow without any being recorded (a copy of the model for averages): where more
 // large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
 // steps, it is counted as well. A program that keeps something of every step grows for ever: after
-// each plan that was made again for it, twice as many steps go by before the next count.
+// each plan that was made again for it, twice as many steps go by before the next count. A plan
+// that keeps the budget all the same stays; its predicted peak is what grows.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Variant* variant = variants_.find(variants_.predict());
@@ -77,30 +79,37 @@ bool Session::wantsKnown() {
   return variant->has_unchecked_base;
 }
 
-void Session::checkBase() {
-  Variant& variant = *variants_.find(current_);
-  variant.has_unchecked_base = false;
+void Session::countKnown() {
   std::unordered_map<const void*, int64_t> found;
   for (const KnownStorage& one : unchecked_) {
     if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
   }
   unchecked_.clear();
+  known_bytes_ = 0;
+  for (const auto& [storage, bytes] : found) known_bytes_ += bytes;
+}
+
+void Session::checkBase() {
+  Variant& variant = *variants_.find(current_);
+  variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
-  int64_t base = variant.recording->unshown_bytes;  // among the values, and not among the known
-  for (const auto& [storage, bytes] : found) base += bytes;
+  // What no op shows is among the values, and not among the known.
+  int64_t base = known_bytes_ + variant.recording->unshown_bytes;
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
-  if (!schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes)
-    return;
-  if (base <= graph.baseBytes()) return;  // another plan is on its way
+  const int64_t since = base - graph.baseBytes();
+  if (since <= 0) return;  // another plan is on its way, or its peak is known
+  const bool holds =
+      !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
+  if (holds && since <= schedule.peak_bytes / kLeastShareTold) return;
   auto grown = std::make_shared<Recording>(*variant.recording);
-  grown->grown_bytes += base - graph.baseBytes();
+  grown->grown_bytes += since;
   grown->graph =
       std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
   variant.recording = std::move(grown);
-  variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
-  outgrown_ = current_;
+  grown_.push_back({current_, since, holds});
+  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
 }
 
 void Session::checkIdle() const {
@@ -134,7 +143,9 @@ void Session::beginStep(std::vector<KnownStorage> known) {
     if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
   }
   current_ = variants_.predict();
-  outgrown_ = -1;
+  grown_.clear();
+  optimizer_depth_ = 0;
+  known_bytes_ = -1;
   Variant* variant = variants_.find(current_);
   const bool follows =
       !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
@@ -185,7 +196,7 @@ StepReport Session::endStep(bool failed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   StepReport report;
   counters_.steps += !unrecorded_;
-  report.outgrown = outgrown_;
+  report.grown = std::move(grown_);
   try {
     if (failed) {
       counters_.failed_steps += !unrecorded_;
@@ -294,7 +305,10 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 
 void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                          torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
-  if (!unchecked_.empty()) checkBase();
+  if (!unchecked_.empty()) {
+    countKnown();
+    checkBase();
+  }
   executor_.before(argumentsOf(op, *stack), below);
   lock.unlock();
   try {
@@ -314,12 +328,13 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   const int other =
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
-  const Variant& variant = *variants_.find(other);
+  Variant& variant = *variants_.find(other);
   if (!executor_.canSwitchTo(*variant.plan)) return false;
   // What comes back for the other plan may need more than the budget; the policy does not.
   if (policy_.isOn() && !executor_.isReadyFor(*variant.plan)) return false;
   executor_.switchTo(variant.plan, locate(variant, *variant.plan));
   current_ = other;
+  if (variant.has_unchecked_base && known_bytes_ >= 0) checkBase();
   std::string why;
   return executor_.matches(op, args, why);
 }
@@ -343,6 +358,7 @@ void Session::depart(std::string why) {
                                            executor_.shifts());
     executor_.end();
   }
+  for (int i = 0; i < optimizer_depth_; ++i) recorder_->enterOptimizer();  // it has begun already
   mode_ = Mode::kDeparted;
 }
 
@@ -361,11 +377,13 @@ void Session::loseTrack(std::string why) {
 
 void Session::enterOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  ++optimizer_depth_;
   if (recorder_) recorder_->enterOptimizer();
 }
 
 void Session::leaveOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  --optimizer_depth_;
   if (recorder_) recorder_->leaveOptimizer();
 }
 

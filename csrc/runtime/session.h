@@ -30,14 +30,19 @@ struct SessionCounters {
   int64_t failed_steps = 0;    // ended by an exception
 };
 
+// A plan beside whose step more is resident than was known; see Note [Outgrown plans].
+struct GrownPlan {
+  int variant = -1;
+  int64_t bytes = 0;          // by which its peak is greater now
+  bool keeps_budget = false;  // false: worth another plan
+};
+
 struct StepReport {
   enum class Mode : uint8_t { kTraced, kFollowed, kDeparted, kFailed };
   Mode mode = Mode::kTraced;
   int variant = -1;
   bool newly_stable = false;  // the variant was seen twice by now: worth a plan
-  // A variant whose plan no longer keeps the budget, since more is resident beside its step than
-  // when it was recorded: worth another plan. -1: none.
-  int outgrown = -1;
+  std::vector<GrownPlan> grown;
   int64_t num_ops = 0;
   int64_t over_bytes = 0;    // by which the online policy had to exceed the budget
   std::string over_text;     // and for what
@@ -135,6 +140,7 @@ class POET_API Session final : public Listener,
   void startListening();
   void checkIdle() const;
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
+  void countKnown();
   void checkBase();
 
   // session_online.cpp
@@ -185,8 +191,10 @@ class POET_API Session final : public Listener,
   std::optional<ListenerGuard> listener_;
   SessionCounters counters_;
   std::string last_departure_;
-  std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see checkBase()
-  int outgrown_ = -1;                    // for the report of the running step
+  std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
+  int64_t known_bytes_ = -1;             // at the first op of the running step; -1: not counted
+  std::vector<GrownPlan> grown_;         // for the report of the running step
+  int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
   bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it
   bool record_next_ = false;             // the last step did what no recording shows
   bool verify_;

@@ -202,6 +202,13 @@ void StepPlanner::keep(int variant, const std::shared_ptr<const Schedule>& sched
   message_ = std::move(message);
 }
 
+void StepPlanner::grow(int variant, int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = schedules_.find(variant);
+  if (found != schedules_.end())
+    found->second = std::make_shared<const Schedule>(found->second->besideMore(bytes));
+}
+
 // ------------------------------------------------------------------------------------------------
 // what became of it
 

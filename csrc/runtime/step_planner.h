@@ -33,6 +33,9 @@ class StepPlanner {
   // Puts a plan in force for the variant, or notes (and warns, once) that there is none.
   void plan(int variant, const std::stop_token& stop);
 
+  // That much more lies beside the variant's step, and its plan keeps the budget: it stays.
+  void grow(int variant, int64_t bytes);
+
   std::shared_ptr<const Schedule> scheduleOf(int variant) const;  // null before the first
   int64_t numPlans() const;
   std::string message() const;  // the last word where there is no plan

@@ -195,7 +195,13 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
 }
 
 void TrainingStep::Impl::note(const StepReport& report) {
-  if (report.outgrown >= 0) plan(report.outgrown);
+  for (const GrownPlan& one : report.grown) {
+    if (one.keeps_budget) {
+      planner_.grow(one.variant, one.bytes);
+    } else {
+      plan(one.variant);
+    }
+  }
   if (report.variant < 0) return;
   last_variant_ = report.variant;
   if (report.mode == StepReport::Mode::kTraced)

@@ -137,6 +137,26 @@ double Schedule::objectiveValue() const {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
+Schedule Schedule::besideMore(int64_t bytes) const {
+  Schedule more = *this;
+  more.peak_bytes += bytes;
+  more.believed_peak_bytes += bytes;
+  if (more.least_ram_budget) *more.least_ram_budget += bytes;
+  if (objective != Objective::kMemory) return more;
+  const auto add = [bytes](std::optional<double>& figure) {
+    if (figure) *figure += static_cast<double>(bytes);
+  };
+  add(more.bound);
+  add(more.bound_all);
+  for (SearchPoint& point : more.history) {
+    add(point.value);
+    add(point.bound);
+  }
+  if (more.gap && more.bound && more.peak_bytes > 0)
+    more.gap = 1 - *more.bound / static_cast<double>(more.peak_bytes);
+  return more;
+}
+
 int64_t Schedule::countActions(ActionKind kind) const {
   int64_t count = 0;
   for (const auto* lists : {&before, &after}) {

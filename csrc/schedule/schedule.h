@@ -130,6 +130,8 @@ struct POET_API Schedule {
   std::optional<double> least_energy_joules;
   std::string message;  // for the user: why infeasible, why no plan, what a budget came from
 
+  // The same plan where `bytes` more lie beside the step: its figures in bytes, all the greater.
+  Schedule besideMore(int64_t bytes) const;
   bool hasPlan() const { return status == Status::kOptimal || status == Status::kFeasible; }
   double objectiveValue() const;  // of the plan, in the objective's unit
   int64_t countActions(ActionKind kind) const;

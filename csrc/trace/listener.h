@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "graph/error.h"
 #include "graph/export.h"
 
 namespace poet {
@@ -51,6 +52,11 @@ class POET_API Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 };
+
+// What to do with an error of Listener::onForeignOp. It would leave through the operator, and
+// PyTorch's bindings know nothing of poet's errors: Python would get a RuntimeError. The handler
+// throws what they do know, or returns, and the error leaves as it is.
+POET_API void setForeignErrorHandler(void (*handler)(const Error& error));
 
 // Whether a step is being heard on this thread.
 POET_API bool isListening();

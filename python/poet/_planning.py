@@ -214,6 +214,12 @@ class StepPlanner:
         self._times_outgrown += 1
         self._say("more lies beside the step than when its plan was made: planning again")
 
+    def grow(self, variant: int, more_bytes: int) -> None:
+        """That much more lies beside the step, and the plan in force keeps the budget: it stays."""
+        schedule, graph = self.schedules.get(variant), self._session.graph_of(variant)
+        if schedule is not None and graph is not None:
+            self.schedules[variant] = _C.beside_more(schedule, graph, more_bytes)
+
     def plan(self, variant: int) -> bool:
         """Puts a plan in force for the variant, or notes that there is none.
 

@@ -161,9 +161,12 @@ class WrappedStep:
         return types.MethodType(self, instance)
 
     def _note(self, report: dict[str, Any]) -> None:
-        if report["outgrown"] is not None:
-            self._planner.outgrow(report["outgrown"])
-            if self._start_planning(report["outgrown"]):
+        for grown, more_bytes, keeps_budget in report["grown"]:
+            if keeps_budget:
+                self._planner.grow(grown, more_bytes)
+                continue
+            self._planner.outgrow(grown)
+            if self._start_planning(grown):
                 self._session.move_out()
                 end_watching(self._session)
         variant = report["variant"]

@@ -155,6 +155,21 @@ def _plain_state(calls: int, hook: Callable[[torch.Tensor], None] | None = None)
     return model.state()
 
 
+def test_an_operator_between_steps_that_needs_a_lost_value_raises_a_store_error(
+    tmp_path: Path,
+) -> None:
+    model = _Wrapped(tmp_path).run(6)
+    away = model.away()
+    assert away
+    descriptors = [f for f in Path("/proc/self/fd").iterdir() if f.is_symlink()]
+    page_files = [f for f in descriptors if str(tmp_path) in os.readlink(f)]
+    assert page_files
+    for file in page_files:
+        os.truncate(file, 0)
+    with pytest.raises(poet.StoreError, match="cannot read"):
+        max(away, key=torch.Tensor.numel).sum()
+
+
 def test_what_is_away_between_steps_has_no_memory_and_comes_back(tmp_path: Path) -> None:
     model = _Wrapped(tmp_path).run(6)
     assert len(model.away()) >= 3

@@ -725,6 +725,24 @@ def test_memory_that_grows_beside_the_steps_makes_another_plan() -> None:
     assert len(list(average.parameters())) > 0
 
 
+def test_memory_that_grows_inside_the_budget_counts_in_the_plan_in_force() -> None:
+    model = _Model(width=256, depth=4, rows=512)
+    beside_bytes = 1 << 20
+    step = _planned(model.step, budget_at(1, model.step, model.x, model.y) + 2 * beside_bytes)
+    _calls(step, model, 6)
+    early = step.schedule
+    assert early is not None
+    beside = torch.ones(beside_bytes, dtype=torch.uint8)
+    _calls(step, model, 10)  # counted after 1, 2, 4 and 8 of them
+    late = step.schedule
+    assert late is not None
+    assert step.stats.plans_made_again == 0
+    grown = late.peak_bytes - early.peak_bytes  # results of calls lie beside the step as well
+    assert abs(grown - len(beside)) < 4096
+    device = _C.DeviceProfile.by_name("host")
+    assert _C.simulate(late.traced_graph, late, device).peak_bytes == late.peak_bytes
+
+
 def test_a_loop_that_keeps_something_of_every_step_plans_again_ever_more_seldom() -> None:
     model = _Model(width=64, depth=4, rows=512)
     budget = budget_at(0.9, model.step, model.x, model.y)
@@ -766,6 +784,32 @@ def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
         resident_bytes() + sum(p.nbytes for p in model.net.parameters())
     )
     assert step.stats.followed_steps >= 6
+
+
+def test_state_of_an_optimizer_that_took_over_can_leave_memory_between_steps() -> None:
+    """The step leaves its plan inside the new optimizer: the rest belongs to its update too."""
+    model = _Model(width=64, depth=4, rows=512)
+    other = torch.optim.SGD(model.net.parameters(), lr=0.01, momentum=0.9, foreach=False)
+    calls = 0
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        model.optimizer.zero_grad()
+        loss = F.cross_entropy(model.net(x), y)
+        loss.backward()
+        (model.optimizer if calls <= 8 else other).step()
+        return loss.detach()
+
+    state = 2 * sum(p.nbytes for p in model.net.parameters())
+    step = _planned(train_step, budget_at(0.9, train_step, model.x, model.y) + state)
+    for _ in range(14):
+        step(model.x, model.y)
+    assert step.stats.departures >= 1
+    graph = step.graph
+    assert graph is not None
+    found = [v for v in graph.values if v.kind == "optimizer_state" and v.producer is None]
+    assert sum(v.bytes for v in found if v.evictable) == state // 2  # one momentum a parameter
 
 
 def test_other_shapes_are_recorded_at_once() -> None:

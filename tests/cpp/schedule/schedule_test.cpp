@@ -125,6 +125,27 @@ void expectRefused(const std::string& text, const Matcher& says) {
       << text.substr(0, 400);
 }
 
+TEST(Schedule, BesideMoreHasGreaterFiguresInBytesAlone) {
+  Schedule schedule;
+  schedule.peak_bytes = schedule.believed_peak_bytes = 1000;
+  schedule.least_ram_budget = 900;
+  schedule.bound = schedule.bound_all = 500;
+  schedule.gap = 0.5;
+  schedule.history = {{1.0, 1000.0, 500.0}};
+  const Schedule of_energy = schedule.besideMore(1000);
+  EXPECT_EQ(of_energy.peak_bytes, 2000);
+  EXPECT_EQ(of_energy.believed_peak_bytes, 2000);
+  EXPECT_EQ(of_energy.least_ram_budget, 1900);
+  EXPECT_EQ(of_energy.bound, 500);
+  EXPECT_EQ(of_energy.history, schedule.history);
+  schedule.objective = Objective::kMemory;
+  const Schedule of_memory = schedule.besideMore(1000);
+  EXPECT_EQ(of_memory.bound, 1500);
+  EXPECT_EQ(of_memory.bound_all, 1500);
+  EXPECT_EQ(of_memory.gap, 0.25);
+  EXPECT_EQ(of_memory.history, (std::vector<SearchPoint>{{1.0, 2000.0, 1500.0}}));
+}
+
 TEST(ScheduleJson, KeepsEveryFieldToTheBit) {
   const Schedule schedule = scheduleWithEverything(threeOps().build());
   expectSame(schedule, Schedule::fromJson(schedule.toJson()));
