@@ -40,14 +40,15 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
 
 
 def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
-    totals = dict.fromkeys(ValueKind, 0)
-    for value in graph.values:
-        totals[value.kind] += value.bytes
-    budget = schedule.ram_budget or 0
+    # What an update makes and drops again is of that kind as well.
+    state_bytes = sum(
+        value.bytes
+        for value in graph.values
+        if value.kind == ValueKind.OPTIMIZER_STATE and value.death is None
+    )
     found = []
-    if totals[ValueKind.OPTIMIZER_STATE] > _MUCH * budget:
-        state = format_bytes(totals[ValueKind.OPTIMIZER_STATE])
-        found.append(f'optimizer="sgd" keeps no state ({state} here)')
+    if state_bytes > _MUCH * (schedule.ram_budget or 0):
+        found.append(f'optimizer="sgd" keeps no state ({format_bytes(state_bytes)} here)')
     at = schedule.least_ram_op
     if at is None or at >= len(graph):
         return found

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import poet
+from poet._budgets import format_bytes
 
 LABELS = torch.tensor([0, 1, 2, 3])
 
@@ -172,6 +173,25 @@ def test_count_and_cost_model_are_checked() -> None:
     assert everything is not None and activations is not None
     assert activations.plain_peak_bytes() < everything.plain_peak_bytes()
     assert activations.signature == everything.signature
+
+
+def test_advice_to_take_sgd_counts_state_and_not_what_an_update_drops_again() -> None:
+    net = nn.Linear(256, 256, bias=False)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    step(torch.ones(4, 256))
+    graph = poet.trace(step, torch.ones(4, 256))
+    budget = graph.base_bytes + net.weight.nbytes
+    found = poet.solve(graph=graph, ram_budget=budget, paging=False, time_limit_s=20)
+    assert found.status is poet.Status.INFEASIBLE
+    advised = [each for each in found.advice if "keeps no state" in each]
+    state = format_bytes(2 * net.weight.nbytes + 4)  # and the count of steps
+    assert [state in each for each in advised] == [True], found.advice
 
 
 def test_a_few_bytes_of_the_least_budget_are_no_work_for_a_minute() -> None:

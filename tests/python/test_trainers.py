@@ -1,0 +1,143 @@
+"""Trainers that own the loop: README's one line in each, with and without accumulation."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from zoo import differences
+
+import poet
+
+_README = Path(__file__).parents[2] / "README.md"
+
+
+def _wrap_as_readme_says(name: str, owner: object) -> poet.WrappedStep:
+    """Runs README's line that wraps a method of `name`; the options only make it deterministic."""
+    lines = re.findall(
+        rf"^{name}\.\w+ = poet\.wrap\(.*\)$", _README.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(lines) == 1
+    options = "background=False, cache_dir=None, paging=False, time_limit_s=5"
+    exec(f"{lines[0][:-1]}, {options})", {"poet": poet, name: owner})
+    wrapped = getattr(owner, re.search(r"\.(\w+) =", lines[0])[1])  # type: ignore[index]
+    assert isinstance(wrapped, poet.WrappedStep)
+    return wrapped
+
+
+def _check_followed(step: poet.WrappedStep) -> None:
+    assert step.schedule is not None
+    assert step.schedule.has_plan
+    assert step.stats.followed_steps >= 4
+    assert step.stats.planned_recomputes > 0
+    assert step.stats.departures <= 1  # gradients are new in the first micro-batch
+
+
+# ------------------------------------------------------------------------------------------------
+# Hugging Face
+
+
+class _Tokens(Dataset[dict[str, torch.Tensor]]):
+    def __init__(self) -> None:
+        self._ids = torch.randint(0, 300, (64, 48), generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self._ids[i], "labels": self._ids[i]}
+
+
+def _hugging_face(folder: Path, accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 48}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    arguments = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=1,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=_Tokens())
+    step = _wrap_as_readme_says("trainer", trainer) if wrapped else None
+    trainer.train()
+    if step is not None:
+        _check_followed(step)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, dict(model.state_dict())
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_hugging_face_trainer(accumulation: int, tmp_path: Path) -> None:
+    losses, state = _hugging_face(tmp_path, accumulation, wrapped=False)
+    got, got_state = _hugging_face(tmp_path, accumulation, wrapped=True)
+    assert len(losses) == 16 // accumulation
+    assert got == losses
+    assert differences(state, got_state) == []
+
+
+# ------------------------------------------------------------------------------------------------
+# Lightning
+
+
+class _Module(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1))]
+        self.net = nn.Sequential(*layers, nn.Linear(64, 10))
+        self.losses: list[float] = []
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 1e-3)
+
+
+def _lightning(accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
+    torch.manual_seed(0)
+    module = _Module()
+    data = TensorDataset(torch.randn(2048, 64), torch.randint(0, 10, (2048,)))
+    loader = DataLoader(data, batch_size=1024, shuffle=True)
+    trainer = pl.Trainer(
+        max_epochs=8,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulation,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    step = _wrap_as_readme_says("module", module) if wrapped else None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .* does not have many workers")
+        trainer.fit(module, loader)
+    if step is not None:
+        _check_followed(step)
+    return module.losses, dict(module.state_dict())
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_lightning(accumulation: int) -> None:
+    losses, state = _lightning(accumulation, wrapped=False)
+    got, got_state = _lightning(accumulation, wrapped=True)
+    assert len(losses) == 16
+    assert got == losses
+    assert differences(state, got_state) == []
