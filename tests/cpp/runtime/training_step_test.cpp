@@ -127,6 +127,35 @@ TEST_F(ChainTest, MemoryOfTensorsThatAreNamedCounts) {
             static_cast<int64_t>(other.nbytes()));
 }
 
+TEST_F(ChainTest, WhatIsNamedLaterCountsInAPlanThatHoldsAllTheSame) {
+  const at::Tensor other = at::zeros({100, 1000});
+  TrainingStep step([this] { return chain(); }, options("64MiB"));
+  step.keepCounted({x_});
+  for (int i = 0; i < 4; ++i) step();
+  ASSERT_NE(step.schedule(), nullptr);
+  const int64_t before = step.schedule()->peak_bytes;
+  step.keepCounted({other});
+  for (int i = 0; i < 8; ++i) step();  // counted after 1, 2, 4 and 8 of them
+  EXPECT_EQ(step.schedule()->peak_bytes - before, static_cast<int64_t>(other.nbytes()));
+  EXPECT_EQ(step.graph()->baseBytes(), static_cast<int64_t>(other.nbytes()));
+  EXPECT_EQ(step.stats().plans, 1);
+}
+
+TEST_F(ChainTest, WhatIsNamedLaterMakesAnotherPlanWhereTheBudgetIsTooSmall) {
+  const at::Tensor other = at::zeros({100, 1000});
+  const auto chain_bytes = static_cast<int64_t>(11 * x_.nbytes());
+  TrainingStep step([this] { return chain(); }, options(std::to_string(chain_bytes + 100).c_str()));
+  step.keepCounted({x_});
+  for (int i = 0; i < 4; ++i) step();
+  ASSERT_NE(step.schedule(), nullptr);
+  EXPECT_EQ(step.schedule()->countActions(ActionKind::kRecompute), 0);
+  step.keepCounted({other});
+  for (int i = 0; i < 12; ++i) step();
+  EXPECT_EQ(step.graph()->baseBytes(), static_cast<int64_t>(other.nbytes()));
+  EXPECT_GT(step.schedule()->countActions(ActionKind::kRecompute), 0);
+  EXPECT_LE(step.schedule()->peak_bytes, chain_bytes + 100);
+}
+
 TEST_F(ChainTest, WhatTheStepThrowsComesOutAndThePlanGoesOn) {
   TrainingStep step([this] { return chain(); }, options("70%"));
   const at::Tensor plain = chain();
