@@ -81,6 +81,8 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       value.death = kNoOp;
       number_[storage.get()] = id;
       alive_.push_back({id, storage.get(), bound[v]});
+      const auto bytes = static_cast<int64_t>(storage->nbytes());
+      if (bytes > value.bytes) grown_bytes_[id.index] = bytes - value.bytes;  // in the base by now
     } else if (value.death >= now) {
       value.death = OpId(now.index - 1);
     }
@@ -277,6 +279,25 @@ void Recorder::recordPart(const at::Tensor& part, OpId producer) {
   graph_ops_.back().outputs.push_back(value);
 }
 
+// Note [Storages that grow]
+// resize_() and an out= argument that is too small give a storage more memory than it had when an
+// op showed it first, which is what its value takes. The rest is a value of its own, made by that
+// op and as long-lived; neither can be evicted.
+void Recorder::noteGrowth(const at::Tensor& t, ValueId value) {
+  Value& grown = values_[static_cast<size_t>(value.index)];
+  const auto bytes = static_cast<int64_t>(t.storage().nbytes());
+  if (bytes <= grown.bytes) return;
+  int64_t& before = grown_bytes_[value.index];
+  const int64_t more = bytes - grown.bytes - before;
+  if (more <= 0) return;
+  before += more;
+  grown.evictable = false;
+  growths_.push_back({value, OpId(static_cast<int64_t>(ops_.size()) - 1), more});
+  Op& node = graph_ops_.back();
+  node.replayable = false;
+  node.workspace_bytes -= more;
+}
+
 void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   RecordedOp& op = ops_.back();
   Op& node = graph_ops_.back();
@@ -290,6 +311,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
     makes_unmanaged |= !value.valid();
     if (value.valid()) {
       node.outputs.push_back(value);
+      if (static_cast<size_t>(value.index) < known_values) noteGrowth(t, value);
     } else {  // what it is made of takes memory too
       forEachPart(t, [&](const at::Tensor& part) { recordPart(part, self); });
     }

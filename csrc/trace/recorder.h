@@ -98,6 +98,7 @@ class Recorder {
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
   void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
   void recordPart(const at::Tensor& part, OpId producer);
+  void noteGrowth(const at::Tensor& t, ValueId value);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
@@ -113,6 +114,7 @@ class Recorder {
   ValueKind kindOf(size_t value) const;
   int64_t addUntouched();
   int64_t addUnshown();
+  void addGrowths();
   void fillDeaths(Recording& recording) const;
   void fillFirstShown(Recording& recording, size_t shown_values) const;
   void keepWhatCannotBeFound();
@@ -140,6 +142,14 @@ class Recorder {
   std::unordered_map<int32_t, int32_t> input_position_;
   std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
   std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
+  // See Note [Storages that grow].
+  struct Growth {
+    ValueId value;
+    OpId op;
+    int64_t bytes;
+  };
+  std::vector<Growth> growths_;
+  std::unordered_map<int32_t, int64_t> grown_bytes_;  // by value, in all
   Companion* companion_ = nullptr;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own

@@ -92,6 +92,22 @@ int64_t Recorder::addUnshown() {
   return without_op;
 }
 
+// See Note [Storages that grow].
+void Recorder::addGrowths() {
+  for (const Growth& growth : growths_) {
+    const Value& of = values_[static_cast<size_t>(growth.value.index)];
+    Value value;
+    value.kind = of.kind;
+    value.bytes = growth.bytes;
+    value.producer = growth.op;
+    value.death = of.death;
+    value.evictable = false;
+    graph_ops_[static_cast<size_t>(growth.op.index)].outputs.emplace_back(
+        static_cast<int64_t>(values_.size()));
+    values_.push_back(std::move(value));
+  }
+}
+
 void Recorder::fillDeaths(Recording& recording) const {
   const size_t n = ops_.size();
   std::vector<std::vector<ValueId>> by_op(n);
@@ -178,6 +194,7 @@ std::unique_ptr<Recording> Recorder::finish() {
   auto recording = std::make_unique<Recording>();
   const size_t shown_values = values_.size();
   recording->unshown_bytes = addUnshown();
+  addGrowths();
   fillDeaths(*recording);
   fillFirstShown(*recording, shown_values);
   recording->first_offset = std::move(first_offset_);

@@ -271,6 +271,42 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
     assert peak.bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
 
 
+def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
+    """An out= argument that is too small, and resize_() of a batch."""
+    with Peak() as peak:
+        torch.manual_seed(0)
+        layers = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU())]
+        net = nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+
+        def train_step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            buffer = torch.empty(0)
+            torch.mul(x, 2, out=buffer)
+            loss = net(x + 1).square().mean() + buffer.mean()
+            x.resize_(600, 64)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        # A batch can be resized once only, and what records the step runs it twice.
+        budget = budget_at(0.85, lambda: train_step(torch.randn(256, 64)))
+        step = poet.wrap(
+            train_step, ram_budget=budget, background=False, cache_dir=None, time_limit_s=5
+        )
+        for _ in range(CALLS):
+            step(torch.randn(256, 64))
+        x = torch.randn(256, 64)
+        peak.begin()
+        step(x)
+    assert step.stats.followed_steps >= 2
+    assert step.stats.departures == 0
+    assert step.schedule is not None
+    assert step.schedule.recomputes + step.schedule.page_outs > 0
+    assert peak.bytes <= step.schedule.ram_budget
+    assert peak.bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+
+
 @pytest.mark.parametrize("paging", [False, True])
 def test_batches_that_are_slices_of_one_tensor_share_a_plan(paging: bool, tmp_path: Path) -> None:
     """Of rows, as `data[i : i + 64]`, and of one sequence, where targets lie one further on."""

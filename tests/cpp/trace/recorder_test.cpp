@@ -392,6 +392,31 @@ TEST_F(RecorderTest, SmallThingsFromOutsideStayToTheEnd) {
   }
 }
 
+TEST_F(RecorderTest, WhatAStorageGrowsByIsAValueOfItsOwn) {
+  record([&] {
+    at::Tensor buffer = at::empty({0});
+    at::mul_out(buffer, x_, w_);  // op 1
+    buffer.resize_({32, 16});     // op 2
+    x_.neg();
+  });
+  ASSERT_EQ(graph().numOps(), 4);
+  const ValueId buffer = out(0);
+  EXPECT_EQ(value(buffer).bytes, 0);
+  EXPECT_FALSE(value(buffer).evictable);
+  const auto bytes = static_cast<int64_t>(x_.nbytes());
+  for (int64_t k : {1, 2}) {
+    ASSERT_THAT(op(k).outputs, ElementsAre(buffer, ::testing::_));
+    const Value& more = value(out(k, 1));
+    EXPECT_EQ(more.bytes, bytes);
+    EXPECT_EQ(more.death, value(buffer).death);
+    EXPECT_FALSE(more.evictable);
+    EXPECT_FALSE(op(k).replayable);
+  }
+  EXPECT_EQ(op(1).workspace_bytes, 0);
+  EXPECT_EQ(op(2).workspace_bytes, bytes) << "the old memory, while the new one is filled";
+  EXPECT_EQ(value(buffer).death, OpId(3));
+}
+
 TEST_F(RecorderTest, OpsWithoutTensorsAreNotRecorded) {
   torch::Library library(torch::Library::DEF, "poet_test_plain", std::nullopt, __FILE__, __LINE__);
   library.def("twice(int x) -> int");
