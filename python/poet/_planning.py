@@ -436,7 +436,7 @@ class StepPlanner:
         share = 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
         self._say(
             f"{what}: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
-            f"{share:+.1f} % time predicted ({extra} a step)"
+            f"{share:+.1f} % time predicted ({extra} more a step)"
         )
 
     def _no_plan_error(self, schedule: _C.Schedule, budget: int) -> BudgetError:
