@@ -43,7 +43,7 @@ void translate(std::exception_ptr thrown) {
 }
 
 // Through PyTorch's bindings, on whatever thread an operator runs, with or without the GIL.
-void throwForPyTorch(const Error& /*being handled*/) {
+void throwForPyTorch() {
   if (Py_IsInitialized() == 0) return;
   python_error carried;
   {

@@ -86,7 +86,7 @@ void Session::countKnown() {
   }
   unchecked_.clear();
   known_bytes_ = 0;
-  for (const auto& [storage, bytes] : found) known_bytes_ += bytes;
+  for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
 }
 
 void Session::checkBase() {
@@ -94,7 +94,7 @@ void Session::checkBase() {
   variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
   // What no op shows is among the values, and not among the known.
-  int64_t base = known_bytes_ + variant.recording->unshown_bytes;
+  int64_t base = *known_bytes_ + variant.recording->unshown_bytes;
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
@@ -144,8 +144,6 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   }
   current_ = variants_.predict();
   grown_.clear();
-  optimizer_depth_ = 0;
-  known_bytes_ = -1;
   Variant* variant = variants_.find(current_);
   const bool follows =
       !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
@@ -186,6 +184,8 @@ void Session::closeStep() {
   tap_.reset();
   inputs_.clear();
   unchecked_.clear();
+  known_bytes_.reset();
+  optimizer_depth_ = 0;  // one that raised has not said that it is over
   mode_ = Mode::kIdle;
   watchWhatIsAway();
 }
@@ -334,7 +334,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   if (policy_.isOn() && !executor_.isReadyFor(*variant.plan)) return false;
   executor_.switchTo(variant.plan, locate(variant, *variant.plan));
   current_ = other;
-  if (variant.has_unchecked_base && known_bytes_ >= 0) checkBase();
+  if (variant.has_unchecked_base && known_bytes_) checkBase();
   std::string why;
   return executor_.matches(op, args, why);
 }
@@ -358,7 +358,7 @@ void Session::depart(std::string why) {
                                            executor_.shifts());
     executor_.end();
   }
-  for (int i = 0; i < optimizer_depth_; ++i) recorder_->enterOptimizer();  // it has begun already
+  recorder_->setInOptimizer(optimizer_depth_ > 0);
   mode_ = Mode::kDeparted;
 }
 
@@ -378,13 +378,13 @@ void Session::loseTrack(std::string why) {
 void Session::enterOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++optimizer_depth_;
-  if (recorder_) recorder_->enterOptimizer();
+  if (recorder_) recorder_->setInOptimizer(true);
 }
 
 void Session::leaveOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
   --optimizer_depth_;
-  if (recorder_) recorder_->leaveOptimizer();
+  if (recorder_) recorder_->setInOptimizer(optimizer_depth_ > 0);
 }
 
 std::shared_ptr<const Graph> Session::graphOf(int variant) {

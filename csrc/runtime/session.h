@@ -192,7 +192,7 @@ class POET_API Session final : public Listener,
   SessionCounters counters_;
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
-  int64_t known_bytes_ = -1;             // at the first op of the running step; -1: not counted
+  std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
   std::vector<GrownPlan> grown_;         // for the report of the running step
   int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
   bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it

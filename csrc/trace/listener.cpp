@@ -15,7 +15,7 @@ namespace poet {
 namespace {
 
 thread_local Listener* t_listener = nullptr;
-std::atomic<void (*)(const Error&)> g_handler = nullptr;
+std::atomic<void (*)()> g_handler = nullptr;
 
 struct Active {
   std::mutex mutex;
@@ -56,14 +56,14 @@ void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   if (listeners.empty()) c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
   try {
     for (const auto& listener : listeners) listener->onForeignOp(op, stack);
-  } catch (const Error& error) {
-    if (const auto handler = g_handler.load()) handler(error);
+  } catch (const Error&) {
+    if (const auto handler = g_handler.load()) handler();
     throw;
   }
   op.redispatchBoxed(below, stack);
 }
 
-void setForeignErrorHandler(void (*handler)(const Error& error)) { g_handler = handler; }
+void setForeignErrorHandler(void (*handler)()) { g_handler = handler; }
 
 ListenerGuard::ListenerGuard(std::shared_ptr<Listener> listener) : listener_(std::move(listener)) {
   POET_INTERNAL_ASSERT(t_listener == nullptr, "a step is being heard on this thread already");

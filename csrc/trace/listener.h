@@ -7,7 +7,6 @@
 
 #include <memory>
 
-#include "graph/error.h"
 #include "graph/export.h"
 
 namespace poet {
@@ -54,9 +53,10 @@ class POET_API Watch {
 };
 
 // What to do with an error of Listener::onForeignOp. It would leave through the operator, and
-// PyTorch's bindings know nothing of poet's errors: Python would get a RuntimeError. The handler
-// throws what they do know, or returns, and the error leaves as it is.
-POET_API void setForeignErrorHandler(void (*handler)(const Error& error));
+// PyTorch's bindings know nothing of poet's errors: Python would get a RuntimeError. The handler is
+// called while it is being handled: it throws what they do know, or returns, and the error leaves
+// as it is.
+POET_API void setForeignErrorHandler(void (*handler)());
 
 // Whether a step is being heard on this thread.
 POET_API bool isListening();

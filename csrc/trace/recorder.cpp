@@ -176,7 +176,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
     if (!producer.valid()) parameter_of_gradient_.emplace(id.index, old->second);
     old_gradients_.erase(old);
   }
-  if (!producer.valid() && optimizer_depth_ > 0) optimizer_only_.insert(id.index);
+  if (!producer.valid() && in_optimizer_) optimizer_only_.insert(id.index);
   values_.push_back(std::move(value));
   first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
   number_[storage] = id;
@@ -204,7 +204,7 @@ Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer)
 }
 
 Phase Recorder::currentPhase() {
-  if (optimizer_depth_ > 0) return Phase::kOptimizer;
+  if (in_optimizer_) return Phase::kOptimizer;
   if (torch::autograd::get_current_graph_task_id() != -1) {
     seen_backward_ = true;
     return Phase::kBackward;

@@ -62,8 +62,8 @@ class Recorder {
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
            std::unique_lock<std::mutex>* lock = nullptr);
 
-  void enterOptimizer() { ++optimizer_depth_; }
-  void leaveOptimizer() { --optimizer_depth_; }
+  // Whether what comes is part of an optimizer's step.
+  void setInOptimizer(bool in) { in_optimizer_ = in; }
 
   // For the ops to come; it must outlive them, and this recorder it. What has been recorded so far:
   void accompany(Companion* companion) { companion_ = companion; }
@@ -155,7 +155,7 @@ class Recorder {
   int kernels_ = 0;  // that run now: one may call ops of its own
   int64_t inherited_base_bytes_ = 0;
   size_t inherited_values_ = 0;
-  int optimizer_depth_ = 0;
+  bool in_optimizer_ = false;
   bool seen_backward_ = false;
 };
 

@@ -7,38 +7,19 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <cstdint>
-#include <utility>
 
 namespace poet {
 
-// Takes the program's dispatch modes off this thread. A subclass may answer what its layout and its
-// device are in Python, and the modes shall see the program's ops, not our questions.
-class WithoutModes {
- public:
-  WithoutModes() : modes_{c10::impl::TorchDispatchModeTLS::get_state()} {
-    c10::impl::TorchDispatchModeTLS::set_state({});
-  }
-  WithoutModes(const WithoutModes&) = delete;
-  WithoutModes& operator=(const WithoutModes&) = delete;
-  ~WithoutModes() { c10::impl::TorchDispatchModeTLS::set_state(std::move(modes_)); }
-
- private:
-  c10::impl::TorchDispatchModeTLS modes_;
-};
-
-inline at::Layout layoutOf(const at::Tensor& t) {
-  if (!t.unsafeGetTensorImpl()->is_python_dispatch()) return t.layout();
-  const WithoutModes without;
-  return t.layout();
-}
-
-inline bool isOnCpu(const at::Tensor& t) {
-  if (!t.unsafeGetTensorImpl()->is_python_dispatch()) return t.device().is_cpu();
-  const WithoutModes without;
-  return t.device().is_cpu();
+// The answer of question(), which asks what `t` is. A subclass may answer in Python, and the
+// program's dispatch modes shall see the program's ops, not our questions.
+template <class F>
+auto unobserved(const at::Tensor& t, F&& question) {
+  if (!t.unsafeGetTensorImpl()->is_python_dispatch()) return question();
+  const torch::torch_dispatch_mode::StashTorchDispatchStackGuard without_modes;
+  return question();
 }
 
 // Note [Which tensors poet manages]
@@ -47,15 +28,17 @@ inline bool isOnCpu(const at::Tensor& t) {
 // it is recorded but never replayed, and what it holds is never evicted. A quantized tensor has a
 // storage, but more than geometry to it: its quantizer.
 inline bool isManaged(const at::Tensor& t) {
-  return layoutOf(t) == at::kStrided && t.has_storage() && isOnCpu(t) && !t.is_nested() &&
-         !t.is_quantized();
+  return unobserved(t, [&] {
+    return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested() &&
+           !t.is_quantized();
+  });
 }
 
 // Calls f(part) for the tensors that a sparse tensor on the CPU is made of; for no other tensor.
 template <class F>
 void forEachPart(const at::Tensor& t, F&& f) {
-  if (!isOnCpu(t)) return;
-  const at::Layout layout = layoutOf(t);
+  const at::Layout layout =
+      unobserved(t, [&] { return t.device().is_cpu() ? t.layout() : at::kStrided; });
   if (layout == at::kSparse) {
     const auto* impl = static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
     f(impl->indices());
@@ -77,7 +60,10 @@ inline uint64_t mixHash(uint64_t hash, uint64_t x) {
 // of any other.
 inline uint64_t geometryHash(const at::Tensor& t, int64_t first_offset = 0) {
   uint64_t hash = static_cast<uint64_t>(t.scalar_type());
-  if (!isManaged(t)) return mixHash(hash, 0x517cc1b7ULL + static_cast<uint64_t>(layoutOf(t)));
+  if (!isManaged(t)) {
+    const at::Layout layout = unobserved(t, [&] { return t.layout(); });
+    return mixHash(hash, 0x517cc1b7ULL + static_cast<uint64_t>(layout));
+  }
   for (int64_t size : t.sizes()) hash = mixHash(hash, static_cast<uint64_t>(size));
   for (int64_t stride : t.strides()) hash = mixHash(hash, static_cast<uint64_t>(stride));
   return mixHash(hash, static_cast<uint64_t>(t.storage_offset() - first_offset));

@@ -232,6 +232,15 @@ def test_a_coroutine_is_no_step() -> None:
             poet.wrap(function, ram_budget="60%")
 
 
+def _check_peak(step: poet.WrappedStep, peak_bytes: int) -> None:
+    assert step.stats.followed_steps >= 2
+    assert step.stats.departures == 0
+    assert step.schedule is not None
+    assert step.schedule.recomputes + step.schedule.page_outs > 0
+    assert peak_bytes <= step.schedule.ram_budget
+    assert peak_bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None:
     """Their generator states are made where no operator shows them; the reentrant kind detaches
@@ -263,12 +272,7 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
         x = torch.randn(256, 32)
         peak.begin()
         step(x)
-    assert step.stats.followed_steps >= 2
-    assert step.stats.departures == 0
-    assert step.schedule is not None
-    assert step.schedule.recomputes + step.schedule.page_outs > 0
-    assert peak.bytes <= step.schedule.ram_budget
-    assert peak.bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+    _check_peak(step, peak.bytes)
 
 
 def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
@@ -299,12 +303,7 @@ def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
         x = torch.randn(256, 64)
         peak.begin()
         step(x)
-    assert step.stats.followed_steps >= 2
-    assert step.stats.departures == 0
-    assert step.schedule is not None
-    assert step.schedule.recomputes + step.schedule.page_outs > 0
-    assert peak.bytes <= step.schedule.ram_budget
-    assert peak.bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+    _check_peak(step, peak.bytes)
 
 
 @pytest.mark.parametrize("paging", [False, True])

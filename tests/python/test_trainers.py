@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +22,29 @@ from zoo import differences
 import poet
 
 _README = Path(__file__).parents[2] / "README.md"
+_OPTIONS: dict[str, Any] = {
+    "background": False,
+    "cache_dir": None,
+    "paging": False,
+    "time_limit_s": 5,
+}
 
 
 def _wrap_as_readme_says(name: str, owner: object) -> poet.WrappedStep:
     """Runs README's line that wraps a method of `name`; the options only make it deterministic."""
-    lines = re.findall(
-        rf"^{name}\.\w+ = poet\.wrap\(.*\)$", _README.read_text("utf-8"), re.MULTILINE
-    )
-    assert len(lines) == 1
-    options = "background=False, cache_dir=None, paging=False, time_limit_s=5"
-    exec(f"{lines[0][:-1]}, {options})", {"poet": poet, name: owner})
-    wrapped = getattr(owner, re.search(r"\.(\w+) =", lines[0])[1])  # type: ignore[index]
+    line = rf"^({name}\.(\w+) = poet\.wrap\(.*)\)$"
+    [(call, method)] = re.findall(line, _README.read_text("utf-8"), re.MULTILINE)
+    exec(f"{call}, **options)", {"poet": poet, name: owner, "options": _OPTIONS})
+    wrapped = getattr(owner, method)
     assert isinstance(wrapped, poet.WrappedStep)
     return wrapped
+
+
+def _in_a_process_of_its_own(check: Callable[..., None], *args: object) -> None:
+    """README's budget is a share of all that is resident: here, of other tests' tensors too."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        pool.submit(check, *args).result(timeout=600)
 
 
 def _check_followed(step: poet.WrappedStep) -> None:
@@ -81,13 +94,17 @@ def _hugging_face(folder: Path, accumulation: int, *, wrapped: bool) -> tuple[li
     return losses, dict(model.state_dict())
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_hugging_face_trainer(accumulation: int, tmp_path: Path) -> None:
-    losses, state = _hugging_face(tmp_path, accumulation, wrapped=False)
-    got, got_state = _hugging_face(tmp_path, accumulation, wrapped=True)
+def _check_hugging_face(folder: Path, accumulation: int) -> None:
+    losses, state = _hugging_face(folder, accumulation, wrapped=False)
+    got, got_state = _hugging_face(folder, accumulation, wrapped=True)
     assert len(losses) == 16 // accumulation
     assert got == losses
     assert differences(state, got_state) == []
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_hugging_face_trainer(accumulation: int, tmp_path: Path) -> None:
+    _in_a_process_of_its_own(_check_hugging_face, tmp_path, accumulation)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -111,9 +128,25 @@ class _Module(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), 1e-3)
 
 
-def _lightning(accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
+class _Manual(_Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, i: int) -> torch.Tensor:
+        loss = super().training_step(batch, i)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+
+def _lightning(
+    accumulation: int, *, wrapped: bool, manual: bool = False
+) -> tuple[list[float], Any]:
     torch.manual_seed(0)
-    module = _Module()
+    module = _Manual() if manual else _Module()
     data = TensorDataset(torch.randn(2048, 64), torch.randint(0, 10, (2048,)))
     loader = DataLoader(data, batch_size=1024, shuffle=True)
     trainer = pl.Trainer(
@@ -125,7 +158,11 @@ def _lightning(accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    step = _wrap_as_readme_says("module", module) if wrapped else None
+    step = None
+    if wrapped and manual:
+        step = module.training_step = poet.wrap(module.training_step, ram_budget="60%", **_OPTIONS)
+    elif wrapped:
+        step = _wrap_as_readme_says("module", module)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The .* does not have many workers")
         trainer.fit(module, loader)
@@ -134,10 +171,14 @@ def _lightning(accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
     return module.losses, dict(module.state_dict())
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_lightning(accumulation: int) -> None:
-    losses, state = _lightning(accumulation, wrapped=False)
-    got, got_state = _lightning(accumulation, wrapped=True)
+def _check_lightning(accumulation: int, manual: bool) -> None:
+    losses, state = _lightning(accumulation, wrapped=False, manual=manual)
+    got, got_state = _lightning(accumulation, wrapped=True, manual=manual)
     assert len(losses) == 16
     assert got == losses
     assert differences(state, got_state) == []
+
+
+@pytest.mark.parametrize(("accumulation", "manual"), [(1, False), (2, False), (1, True)])
+def test_lightning(accumulation: int, manual: bool) -> None:
+    _in_a_process_of_its_own(_check_lightning, accumulation, manual)

@@ -789,27 +789,17 @@ def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
 def test_state_of_an_optimizer_that_took_over_can_leave_memory_between_steps() -> None:
     """The step leaves its plan inside the new optimizer: the rest belongs to its update too."""
     model = _Model(width=64, depth=4, rows=512)
-    other = torch.optim.SGD(model.net.parameters(), lr=0.01, momentum=0.9, foreach=False)
-    calls = 0
-
-    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        model.optimizer.zero_grad()
-        loss = F.cross_entropy(model.net(x), y)
-        loss.backward()
-        (model.optimizer if calls <= 8 else other).step()
-        return loss.detach()
-
-    state = 2 * sum(p.nbytes for p in model.net.parameters())
-    step = _planned(train_step, budget_at(0.9, train_step, model.x, model.y) + state)
-    for _ in range(14):
-        step(model.x, model.y)
+    step = _planned(model.step, budget_at(0.9, model.step, model.x, model.y))
+    _calls(step, model, 6)
+    assert step.stats.followed_steps >= 1
+    model.optimizer = torch.optim.SGD(model.net.parameters(), lr=0.01, momentum=0.9, foreach=False)
+    _calls(step, model, 4)
     assert step.stats.departures >= 1
     graph = step.graph
     assert graph is not None
     found = [v for v in graph.values if v.kind == "optimizer_state" and v.producer is None]
-    assert sum(v.bytes for v in found if v.evictable) == state // 2  # one momentum a parameter
+    momentum = sum(p.nbytes for p in model.net.parameters())
+    assert sum(v.bytes for v in found if v.evictable) == momentum
 
 
 def test_other_shapes_are_recorded_at_once() -> None:
