@@ -119,6 +119,7 @@ void Session::checkIdle() const {
 }
 
 void Session::startListening() {
+  optimizer_depth_ = 0;  // one that raised, or that outlived its step, was never left
   watch_.reset();
   has_away_ = false;
   listener_.emplace(shared_from_this());
@@ -185,7 +186,6 @@ void Session::closeStep() {
   inputs_.clear();
   unchecked_.clear();
   known_bytes_.reset();
-  optimizer_depth_ = 0;  // one that raised has not said that it is over
   mode_ = Mode::kIdle;
   watchWhatIsAway();
 }

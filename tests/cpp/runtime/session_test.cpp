@@ -59,6 +59,21 @@ class SessionTest : public ::testing::Test {
   LiveStep live_;
 };
 
+TEST_F(SessionTest, AnOptimizerThatWasEnteredBetweenTheStepsIsNoPartOfTheNextOne) {
+  live_.session().enterOptimizer();  // its step raised where no poet step ran
+  midway_ = [&] {
+    live_.session().enterOptimizer();
+    x_.abs();
+    live_.session().leaveOptimizer();
+  };
+  const auto graph = live_.session().graphOf(live_.run().variant);
+  ASSERT_NE(graph, nullptr);
+  const Graph& g = *graph;
+  ASSERT_EQ(g.numOps(), 5);
+  EXPECT_EQ(g.op(OpId(3)).phase, Phase::kOptimizer);
+  for (const int k : {0, 1, 2, 4}) EXPECT_NE(g.op(OpId(k)).phase, Phase::kOptimizer) << k;
+}
+
 TEST_F(SessionTest, AStepWithinItselfIsAnErrorAndTheOuterOneGoesOn) {
   std::string message;
   midway_ = [&] {
