@@ -105,6 +105,15 @@ py::dict countersToDict(Session& session) {
   return result;
 }
 
+void expectBatch(Session& session, const std::vector<py::object>& batch) {
+  std::vector<at::Tensor> tensors;
+  for (const py::object& item : batch) {
+    if (THPVariable_Check(item.ptr())) tensors.push_back(THPVariable_Unpack(item.ptr()));
+  }
+  const py::gil_scoped_release release;
+  session.expectBatch(tensors);
+}
+
 void beginStep(Session& session, const py::object& inputs, const py::object& gradients,
                const py::object& existing) {
   std::vector<KnownStorage> known;
@@ -161,6 +170,7 @@ void bindRuntime(py::module_& m) {
 
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))
+      .def("expect_batch", &expectBatch, py::arg("tensors"))
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
       .def("wants_known", &Session::wantsKnown, py::call_guard<py::gil_scoped_release>())

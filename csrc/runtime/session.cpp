@@ -47,6 +47,14 @@ Session::Session(bool verify) : verify_(verify) {
 // ------------------------------------------------------------------------------------------------
 // a step's ends
 
+void Session::expectBatch(const std::vector<at::Tensor>& batch) {
+  uint64_t shapes = 0;
+  for (const at::Tensor& t : batch)
+    if (t.defined()) shapes = mixHash(shapes, geometryHash(t, t.storage_offset()));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  variants_.expectBatch(shapes);
+}
+
 bool Session::nextStepIsTraced() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Variant* variant = variants_.find(variants_.predict());

@@ -59,6 +59,9 @@ class POET_API Session final : public Listener,
   static std::shared_ptr<Session> create(bool verify);
   ~Session() override;
 
+  // The batch that the next step is given: by its shapes the right plan is known beforehand. May be
+  // left out.
+  void expectBatch(const std::vector<at::Tensor>& batch);
   // Whether the next step is going to be traced, so that the caller gathers what exists before it.
   bool nextStepIsTraced();
   // Whether it is needed once more before a step that follows a plan. See Note [Outgrown plans].

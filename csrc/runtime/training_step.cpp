@@ -181,6 +181,7 @@ std::vector<KnownStorage> TrainingStep::Impl::knownStorages(
 }
 
 std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::Tensor>& inputs) {
+  session_->expectBatch(inputs);
   const bool counted = session_->nextStepIsTraced() || session_->wantsKnown();
   session_->beginStep(counted ? knownStorages(inputs) : std::vector<KnownStorage>());
   at::Tensor result;

@@ -1,6 +1,7 @@
 #include "runtime/variants.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace poet {
 namespace {
@@ -68,22 +69,34 @@ void VariantSet::dropLeastUsed(int keep) {
 void VariantSet::noteStep(int id) {
   history_.push_back(id);
   if (history_.size() > kHistory) history_.erase(history_.begin());
-  if (Variant* variant = find(id)) variant->last_used = ++clock_;
+  if (Variant* variant = find(id)) {
+    variant->last_used = ++clock_;
+    if (batch_) variant->batch = batch_;
+  }
+  batch_.reset();
+}
+
+// Any variant does where nothing is known of the batch, or none ran with such a one.
+bool VariantSet::fitsBatch(int id) const {
+  const auto found = variants_.find(id);
+  if (found == variants_.end()) return false;
+  if (!batch_ || found->second.batch == batch_) return true;
+  return std::none_of(variants_.begin(), variants_.end(),
+                      [this](const auto& one) { return one.second.batch == batch_; });
 }
 
 // The last step's variant, or better one that has a plan: variants usually start alike, and within
 // a plan the budget holds.
 int VariantSet::likeliestWithoutHistory() const {
   if (history_.empty()) return -1;
-  const auto last = variants_.find(history_.back());
-  if (last != variants_.end() && last->second.state == VariantState::kPlanned)
-    return history_.back();
-  int best = history_.back();
-  int64_t latest = 0;
+  int best = -1;
+  std::pair<bool, int64_t> most{false, 0};
   for (const auto& [id, variant] : variants_) {
-    if (variant.state != VariantState::kPlanned || variant.last_used <= latest) continue;
+    const bool is_planned = variant.state == VariantState::kPlanned;
+    const std::pair<bool, int64_t> worth{is_planned, variant.last_used};
+    if (!fitsBatch(id) || (!is_planned && id != history_.back()) || worth <= most) continue;
     best = id;
-    latest = variant.last_used;
+    most = worth;
   }
   return best;
 }
@@ -99,7 +112,7 @@ int VariantSet::predict() const {
   std::vector<Votes> votes;  // the latest first
   size_t best_length = 1;
   for (size_t end = history_.size(); end-- > 1;) {  // history_[end] followed history_[..end - 1]
-    if (variants_.count(history_[end]) == 0) continue;
+    if (!fitsBatch(history_[end])) continue;
     size_t length = 0;
     while (length < end && history_[end - 1 - length] == history_[history_.size() - 1 - length])
       ++length;
@@ -114,10 +127,7 @@ int VariantSet::predict() const {
       ++known->count;
     }
   }
-  if (votes.empty()) {
-    const int likeliest = likeliestWithoutHistory();
-    return variants_.count(likeliest) > 0 ? likeliest : -1;
-  }
+  if (votes.empty()) return likeliestWithoutHistory();
   return std::max_element(votes.begin(), votes.end(),
                           [](const Votes& a, const Votes& b) { return a.count < b.count; })
       ->id;

@@ -16,7 +16,8 @@ namespace poet {
 // Gradient accumulation, an evaluation pass, the last batch of an epoch change a step's op stream:
 // each stream is a variant with a plan of its own. A step starts with the variant that followed the
 // longest matching history before, and changes over to another one where the streams part
-// (Executor::switchTo).
+// (Executor::switchTo). Where the shapes of the batch are known beforehand, only variants that ran
+// with such a batch come into question: no history tells when an epoch's last, shorter batch comes.
 enum class VariantState : uint8_t {
   kSeenOnce,  // the next step may look different: optimizers create their state in the first one
   kStable,    // seen twice: worth a plan
@@ -30,6 +31,7 @@ struct Variant {
   std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
   int64_t last_used = 0;
+  std::optional<uint64_t> batch;  // of its last step, see VariantSet::expectBatch
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
   int64_t followed = 0;          // steps since its plan came into force
@@ -48,6 +50,8 @@ class VariantSet {
   int add(std::unique_ptr<Recording> recording, bool& newly_stable);
   void noteStep(int id);  // id, or -1 for a step of no known variant
 
+  // What is known of the batch of the next step: a hash of its shapes. Holds until noteStep().
+  void expectBatch(uint64_t shapes) { batch_ = shapes; }
   // The variant to expect next, -1 where nothing can be said.
   int predict() const;
   // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up
@@ -81,9 +85,11 @@ class VariantSet {
   void shareRecordFlags(CompiledPlan& plan);
   void dropLeastUsed(int keep);
   int likeliestWithoutHistory() const;
+  bool fitsBatch(int id) const;
 
   std::map<int, Variant> variants_;
   std::vector<int> history_;
+  std::optional<uint64_t> batch_;
   int next_id_ = 0;
   int64_t clock_ = 0;
 };

@@ -7,7 +7,8 @@ import gc
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +29,8 @@ class StepTypeError(ArgumentError, TypeError):
 
     __module__ = "poet"
 
+
+_EMPTY_CELL = types.CellType()  # as of a function that refers to what is not there yet
 
 # Functions whose call does none of the work yet.
 _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -115,16 +118,38 @@ def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
         return [things]
     if depth == 0:
         return []
-    if isinstance(things, dict):
+    if isinstance(things, Mapping):  # transformers' batches are no dicts
         return [t for value in things.values() for t in tensors_in(value, depth - 1)]
     if isinstance(things, list | tuple | set | frozenset):
         return [t for value in things for t in tensors_in(value, depth - 1)]
     return []
 
 
-def shapes_in(things: object) -> tuple[object, ...]:
-    """Shapes and dtypes of the tensors in (nested) arguments of a step."""
-    return tuple((tuple(t.shape), t.dtype) for t in tensors_in(things))
+def tensors_behind(things: object, depth: int = 10) -> list[torch.Tensor]:
+    """`tensors_in` what the functions among a step's arguments were given.
+
+    A trainer hands its batch over inside the closure that runs forward and backward.
+    """
+    if depth == 0 or isinstance(things, torch.nn.Module | type):
+        return []
+    if isinstance(things, functools.partial):
+        inside: list[object] = [*things.args, *things.keywords.values()]
+    elif isinstance(things, types.FunctionType):
+        inside = [cell.cell_contents for cell in things.__closure__ or () if cell != _EMPTY_CELL]
+    elif isinstance(things, Mapping):
+        inside = list(things.values())
+    elif isinstance(things, list | tuple):
+        inside = list(things)
+    elif callable(things) and not isinstance(things, types.MethodType):
+        inside = list(getattr(things, "__dict__", {}).values())
+    else:
+        return [things] if isinstance(things, torch.Tensor) else []
+    return [t for thing in inside for t in tensors_behind(thing, depth - 1)]
+
+
+def shapes_of(tensors: list[torch.Tensor]) -> tuple[object, ...]:
+    """Shapes and dtypes of the tensors of a step's batch."""
+    return tuple((tuple(t.shape), t.dtype) for t in tensors)
 
 
 class _Running(threading.local):

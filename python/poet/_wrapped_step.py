@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import inspect
 import random
@@ -13,20 +14,21 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from poet import _C
 from poet._enums import Status
 from poet._errors import BudgetWarning, StoreError
 from poet._live import (
-    StepTypeError,
     close_session,
     end_watching,
     leaves_with_gradients,
     no_ops_error,
     run_step,
     run_unrecorded,
-    shapes_in,
+    shapes_of,
+    tensors_behind,
+    tensors_in,
     verify_wanted,
 )
 from poet._planning import PlanningOptions, StepPlanner
@@ -46,6 +48,16 @@ def _stop_planning() -> None:
     for step in list(_wrapped):
         step._tell_of_unfinished_plan()
         step._stop_planning()
+
+
+def _load_plain(step: Callable[..., Any]) -> Callable[..., Any]:
+    name = getattr(step, "__qualname__", repr(step))
+    warn(
+        f"{name} was wrapped by poet when it was saved, and is the plain step now: no memory "
+        "budget is kept. Wrap it again: poet.wrap(step, ...).",
+        BudgetWarning,
+    )
+    return step
 
 
 class _Rest:
@@ -142,12 +154,15 @@ class WrappedStep:
         if not self._prepared:
             self._prepared = True
             self._planner.prepare()
-        if self._session.next_step_is_traced() and self._rest.skips(shapes_in((args, kwargs))):
+        batch = tensors_in((args, kwargs))
+        shown = batch or tensors_behind((args, kwargs))
+        self._session.expect_batch(shown)
+        if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
             self._session.bring_back()  # what pause() moved out
             result, excess = run_unrecorded(self._session, self._step, args, kwargs)
             self._planner.tell_of_excess(excess)
             return result
-        result, report = run_step(self._session, self._step, args, kwargs)
+        result, report = run_step(self._session, self._step, args, kwargs, inputs=batch)
         self._planner.tell_of_excess(report)
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
@@ -415,11 +430,20 @@ class WrappedStep:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise StepTypeError(
-            f"{self!r} cannot be copied or pickled: it holds what is away from memory. Copy the "
-            "model and the optimizer, and wrap the copy's step."
-        )
+    def __copy__(self) -> Callable[..., Any]:
+        """The plain step: a copy is not under this one's budget. Wrap it to have one of its own.
+
+        Trainers copy models for averages and checkpoints, and with them steps that are attributes.
+        """
+        return self._step
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        """As `copy.deepcopy` of the plain step."""
+        return copy.deepcopy(self._step, memo)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled and loaded it is the plain step, and says so."""
+        return _load_plain, (self._step,)
 
     def __repr__(self) -> str:
         name = getattr(self._step, "__qualname__", repr(self._step))

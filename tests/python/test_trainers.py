@@ -55,13 +55,20 @@ def _check_followed(step: poet.WrappedStep) -> None:
     assert step.stats.departures <= 1  # gradients are new in the first micro-batch
 
 
+def _check_planned_after_two_of_a_kind(step: poet.WrappedStep, variants: int) -> None:
+    """By its shapes a batch finds its own plan, where no history tells that it comes."""
+    assert step.stats.variants == variants
+    assert step.stats.traced_steps <= 2 * variants
+    assert step.stats.unrecorded_steps == 0
+
+
 # ------------------------------------------------------------------------------------------------
 # Hugging Face
 
 
 class _Tokens(Dataset[dict[str, torch.Tensor]]):
-    def __init__(self) -> None:
-        self._ids = torch.randint(0, 300, (64, 48), generator=torch.Generator().manual_seed(0))
+    def __init__(self, samples: int) -> None:
+        self._ids = torch.randint(0, 300, (samples, 48), generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -70,7 +77,9 @@ class _Tokens(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self._ids[i], "labels": self._ids[i]}
 
 
-def _hugging_face(folder: Path, accumulation: int, *, wrapped: bool) -> tuple[list[float], Any]:
+def _hugging_face(
+    folder: Path, accumulation: int, samples: int, *, wrapped: bool
+) -> tuple[list[float], Any]:
     torch.manual_seed(0)
     sizes = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 48}
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
@@ -78,33 +87,35 @@ def _hugging_face(folder: Path, accumulation: int, *, wrapped: bool) -> tuple[li
         str(folder),
         per_device_train_batch_size=4,
         gradient_accumulation_steps=accumulation,
-        num_train_epochs=1,
+        num_train_epochs=64 // samples,
         logging_steps=1,
         save_strategy="no",
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=_Tokens())
+    trainer = Trainer(model=model, args=arguments, train_dataset=_Tokens(samples))
     step = _wrap_as_readme_says("trainer", trainer) if wrapped else None
     trainer.train()
     if step is not None:
         _check_followed(step)
+        variants = 2 if accumulation > 1 or samples % 4 else 1
+        _check_planned_after_two_of_a_kind(step, variants)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return losses, dict(model.state_dict())
 
 
-def _check_hugging_face(folder: Path, accumulation: int) -> None:
-    losses, state = _hugging_face(folder, accumulation, wrapped=False)
-    got, got_state = _hugging_face(folder, accumulation, wrapped=True)
-    assert len(losses) == 16 // accumulation
+def _check_hugging_face(folder: Path, accumulation: int, samples: int) -> None:
+    losses, state = _hugging_face(folder, accumulation, samples, wrapped=False)
+    got, got_state = _hugging_face(folder, accumulation, samples, wrapped=True)
+    assert len(losses) >= 14 // accumulation
     assert got == losses
     assert differences(state, got_state) == []
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_hugging_face_trainer(accumulation: int, tmp_path: Path) -> None:
-    _in_a_process_of_its_own(_check_hugging_face, tmp_path, accumulation)
+@pytest.mark.parametrize(("accumulation", "samples"), [(1, 64), (2, 64), (1, 10)])
+def test_hugging_face_trainer(accumulation: int, samples: int, tmp_path: Path) -> None:
+    _in_a_process_of_its_own(_check_hugging_face, tmp_path, accumulation, samples)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -143,11 +154,16 @@ class _Manual(_Module):
 
 
 def _lightning(
-    accumulation: int, *, wrapped: bool, manual: bool = False
+    accumulation: int,
+    *,
+    wrapped: bool,
+    manual: bool = False,
+    samples: int = 2048,
+    callbacks: tuple[pl.Callback, ...] = (),
 ) -> tuple[list[float], Any]:
     torch.manual_seed(0)
     module = _Manual() if manual else _Module()
-    data = TensorDataset(torch.randn(2048, 64), torch.randint(0, 10, (2048,)))
+    data = TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))
     loader = DataLoader(data, batch_size=1024, shuffle=True)
     trainer = pl.Trainer(
         max_epochs=8,
@@ -157,6 +173,7 @@ def _lightning(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        callbacks=list(callbacks),
     )
     step = None
     if wrapped and manual:
@@ -168,6 +185,8 @@ def _lightning(
         trainer.fit(module, loader)
     if step is not None:
         _check_followed(step)
+        if samples % 1024:
+            _check_planned_after_two_of_a_kind(step, variants=3)  # optimizer state is made first
     return module.losses, dict(module.state_dict())
 
 
@@ -182,3 +201,28 @@ def _check_lightning(accumulation: int, manual: bool) -> None:
 @pytest.mark.parametrize(("accumulation", "manual"), [(1, False), (2, False), (1, True)])
 def test_lightning(accumulation: int, manual: bool) -> None:
     _in_a_process_of_its_own(_check_lightning, accumulation, manual)
+
+
+def _check_lightning_shorter_last_batch() -> None:
+    losses, state = _lightning(1, wrapped=False, samples=1024 + 600)
+    got, got_state = _lightning(1, wrapped=True, samples=1024 + 600)
+    assert got == losses
+    assert differences(state, got_state) == []
+
+
+def test_lightning_with_a_shorter_last_batch() -> None:
+    _in_a_process_of_its_own(_check_lightning_shorter_last_batch)
+
+
+def _check_weight_averages() -> None:
+    """The callback copies the module, and the step that is its attribute."""
+    average = pl.callbacks.StochasticWeightAveraging(swa_lrs=1e-3, swa_epoch_start=4)
+    losses, state = _lightning(1, wrapped=False, callbacks=(average,))
+    average = pl.callbacks.StochasticWeightAveraging(swa_lrs=1e-3, swa_epoch_start=4)
+    got, got_state = _lightning(1, wrapped=True, callbacks=(average,))
+    assert got == losses
+    assert differences(state, got_state) == []
+
+
+def test_lightning_with_weight_averages() -> None:
+    _in_a_process_of_its_own(_check_weight_averages)

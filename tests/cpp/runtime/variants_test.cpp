@@ -116,6 +116,28 @@ TEST_F(VariantsTest, APlannedVariantsRecordingStays) {
   EXPECT_EQ(set_.find(a)->state, VariantState::kPlanned);
 }
 
+TEST_F(VariantsTest, TheShapesOfTheBatchChooseAmongTheVariants) {
+  const int full = add("r"), last = add("t");
+  const auto step = [&](uint64_t batch, int id) {
+    set_.expectBatch(batch);
+    const int expected = set_.predict();
+    set_.noteStep(id);
+    return expected;
+  };
+  EXPECT_EQ(step(8, full), -1);
+  EXPECT_EQ(step(8, full), full);
+  EXPECT_EQ(step(3, last), full);  // none ran with such a batch: the streams may still be the same
+  plan(full);
+  plan(last);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(step(8, full), full);  // longer than the history
+    EXPECT_EQ(step(3, last), last);
+  }
+  EXPECT_EQ(step(8, full), full);
+  set_.noteStep(last);  // a batch of which nothing is known
+  EXPECT_EQ(step(8, full), full);
+}
+
 TEST_F(VariantsTest, PeriodicHistoriesArePredictedAfterOnePeriod) {
   const int a = add("r"), b = add("t"), c = add("rt");
   for (const std::vector<int>& period :
