@@ -21,6 +21,7 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording,
                            std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile)
     : recording_(std::move(recording)),
       schedule_(std::move(schedule)),
+      profile_(profile),
       recipes_(*recording_->graph) {
   schedule_->checkAgainst(graph());
   POET_CHECK_AS(ScheduleError, schedule_->hasPlan(), "expected a schedule with a plan, got status ",

@@ -41,6 +41,7 @@ class CompiledPlan {
   const std::shared_ptr<const Recording>& sharedRecording() const { return recording_; }
   const Graph& graph() const { return *recording_->graph; }
   const Schedule& schedule() const { return *schedule_; }
+  const DeviceProfile& profile() const { return profile_; }
   const RecipeTable& recipes() const { return recipes_; }
   size_t numOps() const { return hot_.size(); }
 
@@ -97,6 +98,7 @@ class CompiledPlan {
 
   std::shared_ptr<const Recording> recording_;
   std::shared_ptr<const Schedule> schedule_;
+  DeviceProfile profile_;
   RecipeTable recipes_;
   std::vector<HotOp> hot_;
   std::vector<HotSlot> slots_;

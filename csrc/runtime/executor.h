@@ -106,6 +106,7 @@ class Executor {
 
   size_t done() const { return k_; }
   const CompiledPlan& plan() const { return *plan_; }
+  const std::shared_ptr<const CompiledPlan>& sharedPlan() const { return plan_; }
   std::vector<WeakStorage> boundStorages() const { return residency_.weakReferences(); }
   // By value: how much further on in its storage this step has it than the recorded one.
   std::vector<int64_t> shifts() const;
@@ -156,8 +157,6 @@ class Executor {
                        const std::vector<std::pair<ValueId, StorageHold>>& made) const;
   void replay(const Recipe& recipe);
   void install(ValueId v, c10::StorageImpl& fresh);
-  static void expectedState(const CompiledPlan& plan, size_t k, std::vector<bool>& resident,
-                            std::vector<bool>& retained);
   void renumberPresumed(const std::vector<Presumed>& values);
   // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
   int64_t bytesHeldLonger() const;

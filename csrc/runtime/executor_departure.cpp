@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "runtime/executor.h"
+#include "runtime/plan_join.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -137,71 +138,42 @@ void Executor::handOverUnshown(AwayBetween& between) {
   }
 }
 
+namespace {
+
 // Where a plan has its values just before the actions of op k.
-void Executor::expectedState(const CompiledPlan& plan, size_t k, std::vector<bool>& resident,
-                             std::vector<bool>& retained) {
-  const Graph& graph = plan.graph();
-  const Recording& recording = plan.recording();
-  resident.assign(graph.values().size(), false);
-  retained.assign(graph.values().size(), false);
-  for (size_t v = 0; v < resident.size(); ++v) {
-    resident[v] = !graph.values()[v].producer.valid() &&
-                  !plan.isAwayBetweenSteps(ValueId(static_cast<int64_t>(v)));
-  }
-  const auto come = [&](ValueId v, size_t at) {
-    resident[static_cast<size_t>(v.index)] = true;
-    if (at > static_cast<size_t>(graph.lastShown(v).index))
-      retained[static_cast<size_t>(v.index)] = true;
-  };
-  const auto apply = [&](const Action& action, size_t at) {
-    const auto arg = static_cast<size_t>(action.arg);
-    if (action.kind == ActionKind::kFree) resident[arg] = retained[arg] = false;
-    if (action.kind == ActionKind::kRetain) retained[arg] = true;
-    if (action.kind == ActionKind::kPageIn) come(ValueId(action.arg), at);
-    if (action.kind != ActionKind::kRecompute) return;
-    for (ValueId v :
-         plan.recipes().recipes()[static_cast<size_t>(plan.recipeOfAction(action.arg))].outputs)
-      come(v, at);
-  };
-  for (size_t op = 0; op < k; ++op) {
-    for (const Action& action : plan.schedule().before[op]) apply(action, op);
-    for (ValueId v : graph.madeBy(OpId(static_cast<int64_t>(op))))
-      resident[static_cast<size_t>(v.index)] = true;
-    for (const Action& action : plan.schedule().after[op]) apply(action, op);
-    for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
-      const auto v = static_cast<size_t>(recording.dead_after[static_cast<size_t>(i)].index);
-      if (!retained[v]) resident[v] = false;
-    }
-  }
+PlannedState stateBefore(const CompiledPlan& plan, size_t k) {
+  PlannedState state(plan.recording(), plan.schedule());
+  state.runTo(k);
+  return state;
 }
 
+}  // namespace
+
 bool Executor::isReadyFor(const CompiledPlan& plan) const {
-  std::vector<bool> resident, retained;
-  expectedState(plan, k_, resident, retained);
+  const PlannedState planned = stateBefore(plan, k_);
   const Graph& graph = plan.graph();
-  const size_t both = std::min(resident.size(), residency_.size());
+  const size_t both = std::min(planned.size(), residency_.size());
   for (size_t v = 0; v < both; ++v) {
     const ValueId id(static_cast<int64_t>(v));
     const OpId producer = graph.values()[v].producer;
     if (!producer.valid()
             ? residency_[id].away
-            : static_cast<size_t>(producer.index) < k_ && resident[v] &&
-                  !residency_.isAvailable(id) && (retained[v] || !residency_[id].ref.expired()))
+            : static_cast<size_t>(producer.index) < k_ && planned.isResident(id) &&
+                  !residency_.isAvailable(id) && (planned.isRetained(id) || !residency_[id].ref.expired()))
       return false;
   }
   return true;
 }
 
 bool Executor::canSwitchTo(const CompiledPlan& plan) const {
-  std::vector<bool> resident, retained;
-  expectedState(plan, k_, resident, retained);
+  const PlannedState planned = stateBefore(plan, k_);
   std::vector<bool> asked(plan.recipes().recipes().size(), false);
-  const size_t both = std::min(resident.size(), residency_.size());
+  const size_t both = std::min(planned.size(), residency_.size());
   for (size_t v = 0; v < both; ++v) {
     const ValueId id(static_cast<int64_t>(v));
     const OpId producer = plan.graph().values()[v].producer;
     if (!producer.valid() || static_cast<size_t>(producer.index) >= k_) continue;
-    const bool is_wanted = (resident[v] && retained[v]) || !residency_[id].ref.expired();
+    const bool is_wanted = (planned.isResident(id) && planned.isRetained(id)) || !residency_[id].ref.expired();
     const bool is_there =
         residency_.isAvailable(id) || pager_.hasCopy(id) || pager_.isBeingWritten(id);
     if (is_wanted && !is_there && !canRecompute(plan, id, asked)) return false;
@@ -252,33 +224,36 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
   renumberPresumed(values);
   records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.switchTo(*plan_);
-  std::vector<bool> resident, retained;
-  expectedState(*plan_, k_, resident, retained);
+  const PlannedState planned = stateBefore(*plan_, k_);
   const auto known = [&](size_t v) {
     const OpId producer = graph.values()[v].producer;
     return producer.valid() ? static_cast<size_t>(producer.index) < k_
                             : residency_[ValueId(static_cast<int64_t>(v))].bound;
   };
   const auto free_unwanted = [&] {
-    for (size_t v = 0; v < resident.size(); ++v) {
+    for (size_t v = 0; v < planned.size(); ++v) {
       const ValueId id(static_cast<int64_t>(v));
-      if (!known(v) || resident[v] || !residency_.isAvailable(id)) continue;
+      if (!known(v) || planned.isResident(id) || !residency_.isAvailable(id)) continue;
       if (plan_->pagesValue(id)) pageOut(id);
       free(id);
     }
   };
   free_unwanted();
-  for (size_t v = 0; v < resident.size(); ++v) {
+  for (size_t v = 0; v < planned.size(); ++v) {
     const ValueId id(static_cast<int64_t>(v));
-    if (!known(v) || !resident[v]) continue;
-    const bool wanted = retained[v] || !residency_[id].ref.expired();
+    if (!known(v) || !planned.isResident(id)) continue;
+    const bool wanted = planned.isRetained(id) || !residency_[id].ref.expired();
     const bool in_step = graph.values()[v].producer.valid();
     const bool comes_back = in_step ? wanted && !residency_.isAvailable(id) : residency_[id].away;
     if (comes_back) {
       bringBack(id);
       std::erase(temporaries_, id);
     }
-    if (retained[v] && !residency_[id].hold) residency_[id].hold = residency_[id].ref.lock();
+    if (planned.isRetained(id)) {
+      if (!residency_[id].hold) residency_[id].hold = residency_[id].ref.lock();
+    } else if (in_step && !pager_.isBeingWritten(id)) {
+      residency_[id].hold.reset();  // the program goes on to show it
+    }
     if (comes_back) {  // what it was computed from goes before the next one comes
       dropTemporaries();
       free_unwanted();

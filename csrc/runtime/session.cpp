@@ -29,6 +29,12 @@ bool isMetaRun(c10::DispatchKeySet keys) {
 }
 
 constexpr int64_t kMuchMore = int64_t{64} * 1024;
+// Bytes by which the plan's own peak exceeds its budget, as only that of joined plans may.
+int64_t excessOf(const CompiledPlan& plan) {
+  const Schedule& schedule = plan.schedule();
+  return schedule.ram_budget_bytes ? schedule.peak_bytes - *schedule.ram_budget_bytes : 0;
+}
+
 constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by which it is corrected
 
 }  // namespace
@@ -250,6 +256,7 @@ void Session::settle(StepReport& report) {
     report.mode = StepReport::Mode::kFollowed;
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
+    tellOfJoinedExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
   } else if (unrecorded_) {
@@ -262,6 +269,23 @@ void Session::settle(StepReport& report) {
     variants_.checkBases();
   }
   variants_.noteStep(report.variant);
+}
+
+void Session::tellOfJoinedExcess(StepReport& report) {
+  const Variant& variant = *variants_.find(current_);
+  const CompiledPlan& plan = executor_.plan();
+  if (&plan == variant.plan.get() || report.over_bytes > 0) return;
+  const int64_t grown = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
+  report.over_bytes = std::max<int64_t>(0, excessOf(plan) + grown);
+  if (report.over_bytes == 0) return;
+  ++counters_.steps_over_budget;
+  counters_.most_over_bytes = std::max(counters_.most_over_bytes, report.over_bytes);
+  const OpId peak = plan.schedule().peak_op;
+  report.over_text = detail::message(
+      "by ", report.over_bytes, " bytes, having begun under the plan of another stream of operators",
+      peak.valid() && peak < plan.graph().endOfStep()
+          ? detail::message(", at op ", peak.index, " (", plan.graph().op(peak).name, ")")
+          : std::string());
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -336,11 +360,15 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   const int other =
       variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
   if (other < 0) return false;
+  std::shared_ptr<CompiledPlan> plan =
+      variants_.joinedPlan(other, executor_.sharedPlan(), executor_.done());
   Variant& variant = *variants_.find(other);
-  if (!executor_.canSwitchTo(*variant.plan)) return false;
+  if (!plan || !executor_.canSwitchTo(*plan)) plan = variant.plan;
+  if (!executor_.canSwitchTo(*plan)) return false;
   // What comes back for the other plan may need more than the budget; the policy does not.
-  if (policy_.isOn() && !executor_.isReadyFor(*variant.plan)) return false;
-  executor_.switchTo(variant.plan, locate(variant, *variant.plan));
+  if (policy_.isOn() && (excessOf(*plan) > 0 || !executor_.isReadyFor(*plan))) return false;
+  const std::vector<Presumed> unshown = locate(variant, *plan);
+  executor_.switchTo(std::move(plan), unshown);
   current_ = other;
   if (variant.has_unchecked_base && known_bytes_) checkBase();
   std::string why;

@@ -28,6 +28,9 @@ struct SessionCounters {
   int64_t followed_steps = 0;  // inside a plan from their first op to their last
   int64_t departures = 0;      // steps that left their plan and went on without one
   int64_t failed_steps = 0;    // ended by an exception
+  // Of the followed: they began under another plan, and no joined one keeps the budget.
+  int64_t steps_over_budget = 0;
+  int64_t most_over_bytes = 0;
 };
 
 // A plan beside whose step more is resident than was known; see Note [Outgrown plans].
@@ -44,7 +47,7 @@ struct StepReport {
   bool newly_stable = false;  // the variant was seen twice by now: worth a plan
   std::vector<GrownPlan> grown;
   int64_t num_ops = 0;
-  int64_t over_bytes = 0;    // by which the online policy had to exceed the budget
+  int64_t over_bytes = 0;    // by which the step had to exceed the budget
   std::string over_text;     // and for what
   std::string budget_error;  // a BudgetError ended the step: its text
 };
@@ -139,6 +142,7 @@ class POET_API Session final : public Listener,
   void loseTrack(std::string why);
   void finishFollowed();
   void settle(StepReport& report);
+  void tellOfJoinedExcess(StepReport& report);
   void closeStep();
   void startListening();
   void checkIdle() const;

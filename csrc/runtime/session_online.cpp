@@ -126,7 +126,8 @@ void Session::endPolicy(bool failed, StepReport& report) {
   }
   policy_.noteMost();
   report.over_bytes = policy_.overBytes();
-  report.over_text = policy_.overText();
+  if (report.over_bytes > 0)
+    report.over_text = policy_.overText() + ", and nothing else could leave memory";
 }
 
 }  // namespace poet

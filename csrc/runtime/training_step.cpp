@@ -87,8 +87,8 @@ class TrainingStep::Impl {
     auto [result, report] = run(inputs);
     if (report.num_ops == 0 && report.mode == StepReport::Mode::kTraced) throw noOps();
     if (report.over_bytes > 0 && !std::exchange(warned_of_excess_, true)) {
-      TORCH_WARN("poet: a step without a plan went above its budget: ", report.over_text,
-                 ", and nothing else could leave memory. Training goes on with the same results.");
+      TORCH_WARN("poet: a step went above its budget: ", report.over_text,
+                 ". Training goes on with the same results.");
     }
     note(report);
     return result;
@@ -248,8 +248,8 @@ StepStats TrainingStep::Impl::stats() {
   result.online_recomputes = online.recomputes;
   result.online_page_outs = online.page_outs;
   result.online_page_ins = online.page_ins;
-  result.steps_over_budget = online.steps_over_budget;
-  result.most_over_bytes = online.most_over_bytes;
+  result.steps_over_budget = online.steps_over_budget + steps.steps_over_budget;
+  result.most_over_bytes = std::max(online.most_over_bytes, steps.most_over_bytes);
   const PagingCounters paging = session_->pagingCounters();
   result.page_outs = paging.planned_page_outs;
   result.page_ins = paging.planned_page_ins;

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/plan_join.h"
+
 namespace poet {
 namespace {
 
 constexpr size_t kHistory = 64;
+constexpr size_t kMaxJoined = 16;
 
 // The newer recording with the least seconds and the greatest workspace of both.
 std::unique_ptr<Recording> merged(std::unique_ptr<Recording> newer, const Recording& older) {
@@ -104,7 +107,7 @@ int VariantSet::likeliestWithoutHistory() const {
 // By what most often followed the longest history that matches the present one; the latest of
 // equals. By the latest alone a single stray step would be expected again and again, because what
 // follows it looks just like what came before it.
-int VariantSet::predict() const {
+int VariantSet::likeliest() const {
   struct Votes {
     int id;
     int count;
@@ -133,6 +136,23 @@ int VariantSet::predict() const {
       ->id;
 }
 
+// One that was seen once only is not worth a recording from the first op on, if a plan begins alike:
+// until they part the budget holds, and the rest is recorded then.
+int VariantSet::predict() const {
+  const int expected = likeliest();
+  if (expected < 0 || variants_.at(expected).state != VariantState::kSeenOnce) return expected;
+  int best = expected;
+  size_t most = 0;
+  for (const auto& [id, variant] : variants_) {
+    if (variant.state != VariantState::kPlanned || !fitsBatch(id)) continue;
+    const size_t common = commonPrefix(*variant.recording, *variants_.at(expected).recording);
+    if (common <= most) continue;
+    best = id;
+    most = common;
+  }
+  return best;
+}
+
 Variant* VariantSet::find(int id) {
   const auto found = variants_.find(id);
   return found == variants_.end() ? nullptr : &found->second;
@@ -147,9 +167,24 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   if (variant == nullptr) return;  // dropped meanwhile
   shareRecordFlags(*plan);
   variant->plan = std::move(plan);
+  variant->joined.clear();
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = 0;
+}
+
+std::shared_ptr<CompiledPlan> VariantSet::joinedPlan(
+    int to, const std::shared_ptr<const CompiledPlan>& from, size_t at) {
+  Variant& variant = *find(to);
+  std::erase_if(variant.joined, [](const auto& one) { return one.from.expired(); });
+  for (const Variant::Joined& one : variant.joined) {
+    if (one.from.lock() == from && one.at == at) return one.plan;
+  }
+  if (variant.joined.size() >= kMaxJoined) variant.joined.erase(variant.joined.begin());
+  std::shared_ptr<CompiledPlan> plan = joinPlans(*from, *variant.plan, at);
+  if (plan) shareRecordFlags(*plan);
+  variant.joined.push_back({from, at, plan});
+  return plan;
 }
 
 void VariantSet::checkBases() {

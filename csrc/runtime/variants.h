@@ -31,6 +31,13 @@ struct Variant {
   std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
   int64_t last_used = 0;
+  // Of its plan with those that steps of other variants began under: see Note [Joined plans].
+  struct Joined {
+    std::weak_ptr<const CompiledPlan> from;
+    size_t at;
+    std::shared_ptr<CompiledPlan> plan;  // null: none can be made
+  };
+  std::vector<Joined> joined;
   std::optional<uint64_t> batch;  // of its last step, see VariantSet::expectBatch
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
@@ -52,7 +59,7 @@ class VariantSet {
 
   // What is known of the batch of the next step: a hash of its shapes. Holds until noteStep().
   void expectBatch(uint64_t shapes) { batch_ = shapes; }
-  // The variant to expect next, -1 where nothing can be said.
+  // The variant to begin the next step as, -1 where nothing can be said.
   int predict() const;
   // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up
   // to `done`, and goes on with an op for which `fits` holds. -1 if there is none.
@@ -68,6 +75,10 @@ class VariantSet {
     return -1;
   }
 
+  // The plan for a step that began under `from` and goes on from op `at` as a step of variant `to`
+  // would; null where none can be made. Made once.
+  std::shared_ptr<CompiledPlan> joinedPlan(int to, const std::shared_ptr<const CompiledPlan>& from,
+                                           size_t at);
   void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
   void setUnplannable(int id);
   // A step was recorded: see Note [Outgrown plans].
@@ -86,6 +97,7 @@ class VariantSet {
   void dropLeastUsed(int keep);
   int likeliestWithoutHistory() const;
   bool fitsBatch(int id) const;
+  int likeliest() const;
 
   std::map<int, Variant> variants_;
   std::vector<int> history_;

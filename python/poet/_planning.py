@@ -135,14 +135,13 @@ class StepPlanner:
         )
 
     def tell_of_excess(self, report: dict[str, Any] | None) -> None:
-        """Warns once of a call that the online policy could not keep inside the budget."""
+        """Warns once of a call that could not be kept inside the budget."""
         if report is None or report["over_bytes"] == 0 or self._warned_of_excess:
             return
         self._warned_of_excess = True
         warn(
-            f"poet: a step without a plan went above its budget: {report['over_text']}, and "
-            "nothing else could leave memory. Training goes on with the same results; "
-            "stats.steps_over_budget counts such steps.",
+            f"poet: a step went above its budget: {report['over_text']}. Training goes on with the "
+            "same results; stats.steps_over_budget counts such steps.",
             BudgetWarning,
         )
 

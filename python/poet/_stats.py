@@ -50,7 +50,8 @@ class StepStats:
         online_page_outs: values that it moved to secondary storage.
         online_page_ins: values that it read back.
         online_replay_seconds: time that its recomputes took.
-        steps_over_budget: calls without a plan that went above the budget all the same.
+        steps_over_budget: calls that had to go above the budget, as far as poet knows: it warns at
+            the first of them.
         most_over_bytes: bytes by which the worst of them did.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
