@@ -156,10 +156,10 @@ bool Executor::isReadyFor(const CompiledPlan& plan) const {
   for (size_t v = 0; v < both; ++v) {
     const ValueId id(static_cast<int64_t>(v));
     const OpId producer = graph.values()[v].producer;
-    if (!producer.valid()
-            ? residency_[id].away
-            : static_cast<size_t>(producer.index) < k_ && planned.isResident(id) &&
-                  !residency_.isAvailable(id) && (planned.isRetained(id) || !residency_[id].ref.expired()))
+    if (!producer.valid() ? residency_[id].away
+                          : static_cast<size_t>(producer.index) < k_ && planned.isResident(id) &&
+                                !residency_.isAvailable(id) &&
+                                (planned.isRetained(id) || !residency_[id].ref.expired()))
       return false;
   }
   return true;
@@ -173,7 +173,8 @@ bool Executor::canSwitchTo(const CompiledPlan& plan) const {
     const ValueId id(static_cast<int64_t>(v));
     const OpId producer = plan.graph().values()[v].producer;
     if (!producer.valid() || static_cast<size_t>(producer.index) >= k_) continue;
-    const bool is_wanted = (planned.isResident(id) && planned.isRetained(id)) || !residency_[id].ref.expired();
+    const bool is_wanted =
+        (planned.isResident(id) && planned.isRetained(id)) || !residency_[id].ref.expired();
     const bool is_there =
         residency_.isAvailable(id) || pager_.hasCopy(id) || pager_.isBeingWritten(id);
     if (is_wanted && !is_there && !canRecompute(plan, id, asked)) return false;

@@ -132,7 +132,8 @@ class Join {
     op_ = at_;
     for (ValueId v(0); static_cast<size_t>(v.index) < is_.size(); ++v.index) {
       const bool in_step = graph().value(v).producer.valid();
-      if (in_step && is_.isResident(v) && !wanted_->isResident(v)) act({ActionKind::kFree, v.index});
+      if (in_step && is_.isResident(v) && !wanted_->isResident(v))
+        act({ActionKind::kFree, v.index});
       if (!is_.isResident(v) || is_.isRetained(v) || !wanted_->isRetained(v)) continue;
       const auto shown = static_cast<size_t>(graph().lastShown(v).index);
       const Action retain{ActionKind::kRetain, v.index};
@@ -234,13 +235,14 @@ class Join {
   size_t at_;
   size_t op_ = 0;
   Schedule joined_;
-  PlannedState is_;                // as the joined schedule has it
+  PlannedState is_;                 // as the joined schedule has it
   PlannedState* wanted_ = nullptr;  // as the other plan has it
 };
 
 }  // namespace
 
-std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to, size_t at) {
+std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to,
+                                        size_t at) {
   if (from.pages() || to.pages()) return nullptr;
   std::optional<Schedule> best;
   const auto fits = [](const Schedule& one) {

@@ -45,6 +45,7 @@ class PlannedState {
 // Of the two ways the one inside the budget that takes less time, else the one of the lower peak.
 // Null where neither can be carried out, and where either plan pages. The first `at` ops of both
 // are the same.
-std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to, size_t at);
+std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to,
+                                        size_t at);
 
 }  // namespace poet

@@ -282,7 +282,8 @@ void Session::tellOfJoinedExcess(StepReport& report) {
   counters_.most_over_bytes = std::max(counters_.most_over_bytes, report.over_bytes);
   const OpId peak = plan.schedule().peak_op;
   report.over_text = detail::message(
-      "by ", report.over_bytes, " bytes, having begun under the plan of another stream of operators",
+      "by ", report.over_bytes,
+      " bytes, having begun under the plan of another stream of operators",
       peak.valid() && peak < plan.graph().endOfStep()
           ? detail::message(", at op ", peak.index, " (", plan.graph().op(peak).name, ")")
           : std::string());

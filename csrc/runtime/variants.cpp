@@ -136,8 +136,8 @@ int VariantSet::likeliest() const {
       ->id;
 }
 
-// One that was seen once only is not worth a recording from the first op on, if a plan begins alike:
-// until they part the budget holds, and the rest is recorded then.
+// One that was seen once only is not worth a recording from the first op on, if a plan begins
+// alike: until they part the budget holds, and the rest is recorded then.
 int VariantSet::predict() const {
   const int expected = likeliest();
   if (expected < 0 || variants_.at(expected).state != VariantState::kSeenOnce) return expected;
