@@ -108,11 +108,10 @@ class Join {
 
   // The first plan's up to the parting, and none from there on.
   void takeActions(const Schedule& first) {
-    const auto shift = static_cast<int32_t>(joined_.recipes.size());
-    joined_.recipes.insert(joined_.recipes.end(), first.recipes.begin(), first.recipes.end());
     const auto taken = [&](std::vector<Action> actions, size_t op) {
       for (Action& action : actions) {
-        if (action.kind == ActionKind::kRecompute) action.arg += shift;
+        if (action.kind == ActionKind::kRecompute)
+          action.arg = chainOf(first.recipes[static_cast<size_t>(action.arg)]);
       }
       // What the other step goes on to show, the program keeps.
       std::erase_if(actions, [&](const Action& action) {
@@ -164,17 +163,17 @@ class Join {
     for (ValueId output : recipe.outputs) {
       if (!is_.isResident(output) && output != v) for_this.push_back(output);
     }
-    act({ActionKind::kRecompute, chainOf(recipe)});
+    act({ActionKind::kRecompute, chainOf(recipe.ops)});
     for (ValueId one : for_this) {
       if (is_.isResident(one) && !wanted_->isResident(one)) act({ActionKind::kFree, one.index});
     }
     return true;
   }
 
-  int32_t chainOf(const Recipe& recipe) {
-    const auto found = std::find(joined_.recipes.begin(), joined_.recipes.end(), recipe.ops);
+  int32_t chainOf(const std::vector<OpId>& ops) {
+    const auto found = std::find(joined_.recipes.begin(), joined_.recipes.end(), ops);
     const auto index = static_cast<int32_t>(found - joined_.recipes.begin());
-    if (found == joined_.recipes.end()) joined_.recipes.push_back(recipe.ops);
+    if (found == joined_.recipes.end()) joined_.recipes.push_back(ops);
     return index;
   }
 

@@ -1,12 +1,12 @@
-"""Trainers that own the loop: README's one line in each, with and without accumulation."""
+"""Trainers that own the loop: README's one line in each, with and without accumulation.
+
+README's budget is a share of all that is resident: each runs in a process of its own.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from own_process import in_a_process_of_its_own
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -38,13 +39,6 @@ def _wrap_as_readme_says(name: str, owner: object) -> poet.WrappedStep:
     wrapped = getattr(owner, method)
     assert isinstance(wrapped, poet.WrappedStep)
     return wrapped
-
-
-def _in_a_process_of_its_own(check: Callable[..., None], *args: object) -> None:
-    """README's budget is a share of all that is resident: here, of other tests' tensors too."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        pool.submit(check, *args).result(timeout=600)
 
 
 def _check_followed(step: poet.WrappedStep) -> None:
@@ -115,7 +109,7 @@ def _check_hugging_face(folder: Path, accumulation: int, samples: int) -> None:
 
 @pytest.mark.parametrize(("accumulation", "samples"), [(1, 64), (2, 64), (1, 10)])
 def test_hugging_face_trainer(accumulation: int, samples: int, tmp_path: Path) -> None:
-    _in_a_process_of_its_own(_check_hugging_face, tmp_path, accumulation, samples)
+    in_a_process_of_its_own(_check_hugging_face, tmp_path, accumulation, samples)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -200,7 +194,7 @@ def _check_lightning(accumulation: int, manual: bool) -> None:
 
 @pytest.mark.parametrize(("accumulation", "manual"), [(1, False), (2, False), (1, True)])
 def test_lightning(accumulation: int, manual: bool) -> None:
-    _in_a_process_of_its_own(_check_lightning, accumulation, manual)
+    in_a_process_of_its_own(_check_lightning, accumulation, manual)
 
 
 def _check_lightning_shorter_last_batch() -> None:
@@ -211,7 +205,7 @@ def _check_lightning_shorter_last_batch() -> None:
 
 
 def test_lightning_with_a_shorter_last_batch() -> None:
-    _in_a_process_of_its_own(_check_lightning_shorter_last_batch)
+    in_a_process_of_its_own(_check_lightning_shorter_last_batch)
 
 
 def _check_weight_averages() -> None:
@@ -225,4 +219,4 @@ def _check_weight_averages() -> None:
 
 
 def test_lightning_with_weight_averages() -> None:
-    _in_a_process_of_its_own(_check_weight_averages)
+    in_a_process_of_its_own(_check_weight_averages)

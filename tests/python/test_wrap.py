@@ -610,11 +610,28 @@ def test_wrapping_a_module_is_refused() -> None:
         poet.wrap(nn.Linear(2, 2), ram_budget="50%")
 
 
-def test_a_wrapped_step_says_that_it_cannot_be_copied() -> None:
-    with poet.wrap(lambda: None, ram_budget="50%", paging=False) as step:
-        for copying in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match="Copy the model and the optimizer"):
-                copying(step)
+class _Owner:
+    """An object whose method is a step, as trainers have it."""
+
+    def __init__(self) -> None:
+        self.wraps = 0
+
+    def step(self) -> _Owner:
+        return self
+
+
+def test_a_copy_of_a_wrapped_step_is_the_plain_step_of_the_copied_owner() -> None:
+    owner = _Owner()
+    with poet.wrap(owner.step, ram_budget="50%", paging=False) as step:
+        owner.step = step  # type: ignore[method-assign]
+        assert copy.copy(step) == step.__wrapped__
+        twin = copy.deepcopy(owner)
+        assert not isinstance(twin.step, poet.WrappedStep)
+        assert twin.step() is twin is not owner
+        with pytest.warns(poet.BudgetWarning, match=r"_Owner\.step was wrapped.* Wrap it again"):
+            loaded = pickle.loads(pickle.dumps(owner))
+        assert loaded.step() is loaded
+        assert owner.step is step
 
 
 def test_wrapping_a_wrapped_step_is_refused() -> None:
