@@ -107,7 +107,7 @@ int VariantSet::likeliestWithoutHistory() const {
 // By what most often followed the longest history that matches the present one; the latest of
 // equals. By the latest alone a single stray step would be expected again and again, because what
 // follows it looks just like what came before it.
-int VariantSet::likeliest() const {
+int VariantSet::predict() const {
   struct Votes {
     int id;
     int count;
@@ -134,23 +134,6 @@ int VariantSet::likeliest() const {
   return std::max_element(votes.begin(), votes.end(),
                           [](const Votes& a, const Votes& b) { return a.count < b.count; })
       ->id;
-}
-
-// One that was seen once only is not worth a recording from the first op on, if a plan begins
-// alike: until they part the budget holds, and the rest is recorded then.
-int VariantSet::predict() const {
-  const int expected = likeliest();
-  if (expected < 0 || variants_.at(expected).state != VariantState::kSeenOnce) return expected;
-  int best = expected;
-  size_t most = 0;
-  for (const auto& [id, variant] : variants_) {
-    if (variant.state != VariantState::kPlanned || !fitsBatch(id)) continue;
-    const size_t common = commonPrefix(*variant.recording, *variants_.at(expected).recording);
-    if (common <= most) continue;
-    best = id;
-    most = common;
-  }
-  return best;
 }
 
 Variant* VariantSet::find(int id) {

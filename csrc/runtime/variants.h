@@ -59,7 +59,7 @@ class VariantSet {
 
   // What is known of the batch of the next step: a hash of its shapes. Holds until noteStep().
   void expectBatch(uint64_t shapes) { batch_ = shapes; }
-  // The variant to begin the next step as, -1 where nothing can be said.
+  // The variant to expect next, -1 where nothing can be said.
   int predict() const;
   // A planned variant, other than `not_this`, that starts with the same ops as `recording` does up
   // to `done`, and goes on with an op for which `fits` holds. -1 if there is none.
@@ -97,7 +97,6 @@ class VariantSet {
   void dropLeastUsed(int keep);
   int likeliestWithoutHistory() const;
   bool fitsBatch(int id) const;
-  int likeliest() const;
 
   std::map<int, Variant> variants_;
   std::vector<int> history_;

@@ -50,8 +50,7 @@ TEST_P(RandomPlans, KeepEveryBit) {
   }
   const ExecutorCounters counters = live.session().executorCounters();
   EXPECT_GE(live.session().counters().followed_steps, 3);
-  EXPECT_EQ(live.session().counters().departures, plannedDepartures(named))
-      << live.session().lastDeparture();
+  EXPECT_EQ(live.session().counters().departures, 0) << live.session().lastDeparture();
   if (counters.switches == 0) {  // a change of plans brings back what the other plan wants
     EXPECT_EQ(counters.unplanned_recomputes, 0) << counters.first_unplanned;
   }

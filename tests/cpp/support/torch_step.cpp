@@ -190,10 +190,6 @@ TorchStep accumulation() {
   return asStep(training);
 }
 
-int plannedDepartures(const NamedStep& step) {
-  return std::string(step.name) == "accumulation" ? 3 : 0;
-}
-
 const std::vector<NamedStep>& allSteps() {
   static const auto* steps = new std::vector<NamedStep>{{"perceptron", &perceptron},
                                                         {"residualNet", &residualNet},

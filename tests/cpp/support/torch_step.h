@@ -37,9 +37,6 @@ struct NamedStep {
   TorchStep (*make)();
 };
 const std::vector<NamedStep>& allSteps();
-// Of calls that get plans as soon as they can: a micro-batch that updates was seen once only when
-// it begins as one that does not.
-int plannedDepartures(const NamedStep& step);
 
 // Names that are not equal to the bit, or that only one side has.
 std::vector<std::string> differences(const State& a, const State& b);
