@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from resident import budget_at
 from small_steps import chain_graph, tanh_step
 
 import poet
@@ -172,7 +173,8 @@ def test_the_originals_accounting_takes_a_deadline_and_no_battery() -> None:
 
 
 def test_wrap_trains_within_a_deadline_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    words = {"ram_budget": "90%", "background": False, "paging": False, "verbose": True}
+    budget = budget_at(0.9, tanh_step(), torch.randn(256, 64))
+    words = {"ram_budget": budget, "background": False, "paging": False, "verbose": True}
     with poet.wrap(tanh_step(), deadline="1h", epochs=2, steps_per_epoch=50, **words) as wrapped:
         for _ in range(5):
             wrapped(torch.randn(256, 64))
@@ -185,7 +187,7 @@ def test_wrap_trains_within_a_deadline_and_says_so(capsys: pytest.CaptureFixture
 
 def test_a_deadline_below_the_plain_step_is_no_question_of_memory() -> None:
     words: dict[str, Any] = {
-        "ram_budget": "90%",
+        "ram_budget": budget_at(0.9, tanh_step(), torch.randn(256, 64)),
         "background": False,
         "deadline": 1e-6,
         "steps": 10,
