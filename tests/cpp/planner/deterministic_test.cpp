@@ -43,16 +43,21 @@ SolveOptions optionsFor(const Graph& graph, const DeviceProfile& device, SolverK
   return options;
 }
 
-// Takes processor time from the solves that run meanwhile.
+// Takes processor time from the solves that run meanwhile. They fork, so it waits until every
+// thread has come up: one that is still starting may hold a lock of AddressSanitizer's, which its
+// fork does not take, and the child would wait for that lock until the watchdog ends it.
 class Load {
  public:
   Load() {
-    for (unsigned i = 0; i < 2 * std::max(1U, std::thread::hardware_concurrency()); ++i) {
+    const unsigned count = 2 * std::max(1U, std::thread::hardware_concurrency());
+    for (unsigned i = 0; i < count; ++i) {
       threads_.emplace_back([this] {
+        ++running_;
         while (!ended_) {
         }
       });
     }
+    while (running_ < count) std::this_thread::yield();
   }
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
@@ -63,6 +68,7 @@ class Load {
 
  private:
   std::atomic<bool> ended_ = false;
+  std::atomic<unsigned> running_ = 0;
   std::vector<std::thread> threads_;
 };
 
