@@ -18,5 +18,7 @@ void bindMemory(pybind11::module_& m);    // the C library's allocator
 // and the device (`device`).
 void setGraph(const pybind11::object& schedule, const pybind11::object& graph);
 void setDevice(const pybind11::object& schedule, const pybind11::object& device);
+// What Schedule.advice needs to know of the question.
+void setAsked(const pybind11::object& schedule, bool paging, bool away_between_steps);
 
 }  // namespace poet

@@ -20,6 +20,7 @@ using RewrittenPtr = std::shared_ptr<RewrittenGraph>;
 
 constexpr const char* kGraphAttribute = "_graph";
 constexpr const char* kDeviceAttribute = "_device";
+constexpr const char* kAskedAttribute = "_asked";
 
 // The graph that was given, or the one that the schedule remembers.
 py::object graphFor(const py::object& schedule, const py::object& graph, const char* what) {
@@ -196,6 +197,12 @@ py::object besideMore(const py::object& self, const py::object& graph, int64_t b
 RewrittenPtr rewrite(const py::object& self, const py::object& graph) {
   const py::object found = graphFor(self, graph, "graph");
   const auto schedule = self.cast<SchedulePtr>();
+  POET_CHECK_AS(
+      ScheduleError, schedule->hasPlan(), "graph: expected a schedule with a plan; this one ",
+      "is \"", toString(schedule->status), "\"",
+      schedule->message.empty() ? "" : ": " + schedule->message,
+      ". Schedule.advice says what would help; method=\"checkpoint_all\" of poet.solve gives ",
+      "the plain step.");
   const auto held = found.cast<std::shared_ptr<Graph>>();
   const py::gil_scoped_release release;
   return std::make_shared<RewrittenGraph>(schedule->rewrittenGraph(*held));
@@ -273,7 +280,7 @@ void bindFrozen(py::class_<Schedule, SchedulePtr>& cls) {
       .def("graph", &rewrite, py::arg("graph") = py::none(),
            "The rewritten DAG: what runs in which order, with recomputed copies and transfers. A "
            "loaded schedule needs the graph that it was made for. Raises poet.ScheduleError if it "
-           "cannot be carried out.");
+           "cannot be carried out, or has no plan.");
 }
 
 void bindForPeople(py::class_<Schedule, SchedulePtr>& cls) {
@@ -385,6 +392,13 @@ void setGraph(const py::object& schedule, const py::object& graph) {
 
 void setDevice(const py::object& schedule, const py::object& device) {
   schedule.attr("__dict__")[kDeviceAttribute] = device;
+}
+
+void setAsked(const py::object& schedule, bool paging, bool away_between_steps) {
+  py::dict asked;
+  asked["paging"] = paging;
+  asked["away_between_steps"] = away_between_steps;
+  schedule.attr("__dict__")[kAskedAttribute] = asked;
 }
 
 void bindSchedule(py::module_& m) {

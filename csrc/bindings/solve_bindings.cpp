@@ -108,6 +108,7 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
   py::object result = py::cast(schedule);
   setGraph(result, graph);
   setDevice(result, py::cast(profile));
+  setAsked(result, paging, away_between_steps);
   return result;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet import _C
-from poet._budgets import format_bytes, format_least_bytes
+from poet._budgets import format_bytes, format_least_bytes, format_seconds
 from poet._enums import Phase, ValueKind
 
 _MUCH = 0.1  # of the budget
@@ -18,20 +18,23 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
     graph = schedule.traced_graph
     if schedule.has_plan or graph is None:
         return ()
+    seconds = schedule.runtime_budget_seconds
+    if seconds is not None and seconds < graph.plain_seconds:  # nothing is quicker than plain
+        plain = format_seconds(graph.plain_seconds)
+        return (f"give it more time, or no deadline: plain training takes {plain} a step",)
+    if schedule.least_energy_joules is not None:
+        found = [
+            f"give it a battery of {schedule.least_energy_joules:.6g} J a step or more, or train "
+            "for fewer steps"
+        ]
+        if (schedule.ram_budget or 0) < graph.plain_peak_bytes():
+            found.append("give it more memory: what is not recomputed or moved takes no energy")
+        return tuple(found)
     found = []
     least = schedule.least_ram_budget
     if least is not None:
         found.append(f"give it {format_least_bytes(least)} ({least} bytes) or more")
-    if schedule.least_energy_joules is not None:
-        found.append(
-            f"give it a battery of {schedule.least_energy_joules:.6g} J a step or more, or train "
-            "for fewer steps"
-        )
-    if schedule.runtime_budget_seconds is not None:
-        found.append("give it more time, or no deadline")
-    device = schedule.device
-    if device is not None and not device.has_store:
-        found.append("let it page: the device has no store, or paging=False was asked for")
+    found += _about_other_plans(schedule, graph)
     if graph.base_bytes > _MUCH * (schedule.ram_budget or 0):
         base = format_bytes(graph.base_bytes)
         found.append(f"let go of tensors that the step does not touch: {base} of them are held")
@@ -39,13 +42,45 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
+def _about_other_plans(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
+    """What would allow plans that were not allowed, where the op in the way fits at all."""
+    own = _bytes_at(schedule.least_ram_op, graph)
+    if own is not None and graph.base_bytes + own > (schedule.ram_budget or 0):
+        return []
+    asked = vars(schedule).get("_asked", {})  # not known of a schedule that was loaded
+    found = []
+    if schedule.runtime_budget_seconds is not None:
+        found.append("give it more time, or no deadline")
+    device = schedule.device
+    if device is not None and not device.has_store:
+        found.append("let it page: the device has no store, or paging=False was asked for")
+    elif not asked.get("paging", True):
+        found.append("let it page: paging=False was asked for")
+    elif device is not None and asked.get("away_between_steps") is False:
+        state = sum(v.bytes for v in graph.values if _is_kept_state(v))
+        if state > _MUCH * (schedule.ram_budget or 0):
+            found.append(
+                f"let optimizer state ({format_bytes(state)}) lie in the store between steps: "
+                "away_between_steps=True, as poet.wrap has it"
+            )
+    return found
+
+
+def _is_kept_state(value: _C.Value) -> bool:
     # What an update makes and drops again is of that kind as well.
-    state_bytes = sum(
-        value.bytes
-        for value in graph.values
-        if value.kind == ValueKind.OPTIMIZER_STATE and value.death is None
-    )
+    return value.kind == ValueKind.OPTIMIZER_STATE and value.death is None
+
+
+def _bytes_at(op: int | None, graph: _C.Graph) -> int | None:
+    """What the op reads, makes and works in; None where it is none of the step's."""
+    if op is None or op >= len(graph):
+        return None
+    at = graph.ops[op]
+    return sum(graph.values[v].bytes for v in {*at.inputs, *at.outputs}) + at.workspace_bytes
+
+
+def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
+    state_bytes = sum(value.bytes for value in graph.values if _is_kept_state(value))
     found = []
     if state_bytes > _MUCH * (schedule.ram_budget or 0):
         found.append(f'optimizer="sgd" keeps no state ({format_bytes(state_bytes)} here)')
@@ -53,9 +88,9 @@ def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     if at is None or at >= len(graph):
         return found
     op = graph.ops[at]
-    held = {v: graph.values[v] for v in (*op.inputs, *op.outputs)}
-    own = sum(value.bytes for value in held.values()) + op.workspace_bytes
-    activations = sum(v.bytes for v in held.values() if v.kind is ValueKind.ACTIVATION)
+    own = _bytes_at(at, graph) or 0
+    held = [graph.values[v] for v in {*op.inputs, *op.outputs}]
+    activations = sum(v.bytes for v in held if v.kind is ValueKind.ACTIVATION)
     if op.phase is Phase.OPTIMIZER:
         found.append(
             f"freeze layers with trainable=: the update by {op.name} holds {format_bytes(own)} of "

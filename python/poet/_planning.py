@@ -14,7 +14,6 @@ from poet._budgets import (
     ByteBudget,
     TimeBudget,
     format_bytes,
-    format_least_bytes,
     format_seconds,
 )
 from poet._cache import Cache
@@ -28,6 +27,7 @@ from poet._solve import solve_on, solve_with_bar
 from poet._store import StoreSpeed, known_speed, store_speed
 from poet._store_watch import StoreWatch
 from poet._warn import warn
+from poet._without_plan import no_plan_error, told_without_plan
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 _SHORTEST_SEARCH_S = 1.0
@@ -378,7 +378,7 @@ class StepPlanner:
         self._session.set_unplannable(variant)
         self.message = schedule.message or f"the planner ended with status {schedule.status}"
         if self._options.method != "poet":
-            self.no_plan = self._no_plan_error(schedule, budget)
+            self.no_plan = no_plan_error(schedule, budget)
             raise self.no_plan
         plain_seconds = self._session.graph_of(variant).plain_seconds
         self._warn_without_plan(schedule, budget, plain_seconds)
@@ -438,16 +438,6 @@ class StepPlanner:
             f"{share:+.1f} % time predicted ({extra} more a step)"
         )
 
-    def _no_plan_error(self, schedule: _C.Schedule, budget: int) -> BudgetError:
-        least = schedule.least_ram_budget
-        needs = "" if least is None else f" Its least budget is {least} bytes."
-        advice = f"Give it {format_least_bytes(least)} or more" if least else "Give it more memory"
-        return BudgetError(
-            f"method={self._options.method!r}: no plan within {budget} bytes "
-            f"({format_bytes(budget)}), status {schedule.status}: {schedule.message}.{needs} "
-            f"{advice}, or choose another method."
-        )
-
     def _warn_without_plan(
         self,
         schedule: _C.Schedule,
@@ -459,26 +449,6 @@ class StepPlanner:
         if self._warned:
             return
         self._warned = True
-        if schedule.least_energy_joules is not None:
-            advice = "Give it a larger battery, or train for fewer steps"
-        elif (schedule.runtime_budget_seconds or plain_seconds) < plain_seconds:
-            advice = "Give it more time, or no deadline"
-        elif kept is not None:
-            advice = "Give it more time or memory"
-        else:
-            least = schedule.least_ram_budget
-            advice = (
-                f"Give it {format_least_bytes(least)} or more" if least else "Give it more memory"
-            )
-            if schedule.status == Status.TIME_LIMIT:
-                seconds = self._options.time_limit_s
-                advice += f", or the planner more time (time_limit_s={seconds:g})"
-            if self._page_folder is None:
-                advice += ", or let it page (paging=True)"
-        why = schedule.message
-        if schedule.status == Status.TIME_LIMIT:
-            over = "the planner's time was over before it had found one"
-            why = f"{over} ({why})" if why else over
         if kept is not None:
             goes_on = (
                 "with a plan that keeps the memory budget alone, and takes "
@@ -488,11 +458,16 @@ class StepPlanner:
             goes_on = "without a plan: the online policy keeps it inside the budget where it can."
         else:
             goes_on = "without a plan: its memory may exceed the budget."
-        warn(
-            f"poet found no plan within {budget} bytes ({format_bytes(budget)}), status "
-            f"{schedule.status}: {why}. {advice}. Training goes on {goes_on}",
-            BudgetWarning,
+        told = told_without_plan(
+            schedule,
+            budget,
+            plain_seconds,
+            joules=self._options.share.joules,
+            time_limit_s=self._options.time_limit_s,
+            may_page=self._page_folder is not None,
+            memory_can_be_kept=kept is not None,
         )
+        warn(f"{told} Training goes on {goes_on}", BudgetWarning)
 
 
 __all__ = ["PlanningOptions", "StepPlanner"]

@@ -113,7 +113,8 @@ def wrap(
         strict: where POET_ONLINE=1 in the environment turns the online policy on (docs/online.md):
             what a call without a plan does that cannot be kept inside the budget. None: go on above
             it, with one warning; only the first call raises BudgetError, and only where it is
-            certain that no plan could do. True: any call raises BudgetError. False: none does. A
+            certain that no plan could do. True: any call raises BudgetError (without POET_ONLINE=1
+            it is refused, because it would change nothing). False: none does. A
             call that has run an optimizer's operator, or changed anything else that cannot be put
             back, always goes on.
         hard: stop the step rather than exceed the budget. Not built yet: leave it out.
@@ -168,6 +169,12 @@ def wrap(
     gate = None if only_while is None else Gate(only_while)
     if strict is not None:
         flag(strict, "strict")
+    if strict and os.environ.get("POET_ONLINE") != "1":
+        raise ArgumentError(
+            "strict=True: expected POET_ONLINE=1 in the environment beside it; got it alone. Only "
+            "the online policy (docs/online.md) keeps calls without a plan inside the budget; "
+            "without it strict=True would change nothing. Set the variable, or leave strict= out."
+        )
     options = PlanningOptions(
         platform=platform,
         ram_budget=ram_budget,
