@@ -13,7 +13,8 @@ class StepStats:
         steps: calls so far.
         traced_steps: calls that were recorded from beginning to end.
         unrecorded_steps: calls that ran as they are, because recording them would tell nothing new:
-            there is no plan for the step, or none yet.
+            there is no plan for the step, or none yet, or each of many calls was another stream of
+            operators.
         followed_steps: calls that followed a plan from beginning to end.
         departures: calls that left their plan on the way and went on without one.
         failed_steps: calls that ended in an exception.

@@ -37,7 +37,11 @@ from poet._waiting import Gate
 from poet._warn import warn
 
 _LONGEST_REST = 64  # calls
+_LONGEST_REST_FROM_NEW = 256  # likewise, where each of many calls was a stream of its own
 _MANY_VARIANTS = 16
+# Calls in a row with arguments of one shape and an operator stream that was never met before. Were
+# there fewer than some five hundred streams in all, two of so many calls would have been alike.
+_ALWAYS_NEW = 32
 
 _wrapped: weakref.WeakSet[WrappedStep] = weakref.WeakSet()
 
@@ -64,9 +68,10 @@ class _Rest:
     """Calls that are not recorded while recording tells nothing new.
 
     Recording costs many times a short step. Where a step has no plan, because there is none within
-    the budget or it is still being solved for, a call is recorded now and then only, and whenever
-    its arguments have other shapes. How many calls lie in between is drawn at random and doubles on
-    average, so that no rhythm of variants hides from it.
+    the budget, or it is still being solved for, or every call is another stream of operators, a
+    call is recorded now and then only, and whenever its arguments have other shapes. How many calls
+    lie in between is drawn at random and doubles on average, so that no rhythm of variants hides
+    from it.
     """
 
     def __init__(self) -> None:
@@ -74,12 +79,14 @@ class _Rest:
         self.skipped = 0
         self._left = 0
         self._longest = 1
+        self._new = 0  # recorded calls in a row that met a stream for the first time
         self._random = random.Random(0)
 
     def skips(self, shapes: tuple[object, ...]) -> bool:
         """Whether this call, with arguments of these shapes, may go unrecorded."""
         if shapes != self._shapes:
             self.end()
+            self._new = 0
             self._shapes = shapes
         if self._left == 0:
             return False
@@ -87,9 +94,19 @@ class _Rest:
         self.skipped += 1
         return True
 
+    def met(self, *, first_time: bool) -> None:
+        """A call ran a stream of operators that was met for the first time, or was not."""
+        self._new = self._new + 1 if first_time else 0
+
+    @property
+    def always_new(self) -> bool:
+        """Each of many calls with arguments of these shapes was another stream of operators."""
+        return self._new >= _ALWAYS_NEW
+
     def lengthen(self) -> None:
-        """A recorded call told nothing new."""
-        self._longest = min(2 * self._longest, _LONGEST_REST)
+        """A recorded call told nothing new, or nothing that will come again."""
+        most = _LONGEST_REST_FROM_NEW if self.always_new else _LONGEST_REST
+        self._longest = min(2 * self._longest, most)
         self._left = self._random.randint(self._longest // 2, self._longest)
 
     def end(self) -> None:
@@ -191,6 +208,7 @@ class WrappedStep:
         self._calls[variant] += 1
         self._forget_dropped()
         known = False
+        self._rest.met(first_time=variant not in self._seen)
         if variant not in self._seen:
             self._seen.add(variant)
             if len(self._seen) >= _MANY_VARIANTS:
@@ -209,9 +227,10 @@ class WrappedStep:
             self._say(f"step traced: {report['num_ops']} operators; planning")
             known |= self._start_planning(variant)
         waits = variant in self._asked | self._interrupted or variant in self._planner.schedules
-        if report["mode"] == "traced" and waits and not report["newly_stable"]:
-            self._rest.lengthen()  # nothing new, and no plan
-        elif report["mode"] != "traced" or not waits:
+        traced = report["mode"] == "traced"
+        if traced and (self._rest.always_new or (waits and not report["newly_stable"])):
+            self._rest.lengthen()  # nothing new, and no plan; or nothing that will come again
+        elif not traced or not waits:
             self._rest.end()
         if known:  # a plan came into force here, between two steps
             self._session.move_out()
@@ -254,7 +273,9 @@ class WrappedStep:
             f"one, for {stats.variants} different streams of operators or more ran. Each shape of "
             "a batch needs a plan of its own: pad batches to a few lengths, or bucket them by "
             "length, so that shapes come again. So does each place in a larger tensor where the "
-            "step itself takes its batch as a slice of one: slice before the call.",
+            "step itself takes its batch as a slice of one: slice before the call. And so does "
+            "each way in which tensors of a batch are one and the same, as samples of a replay "
+            "memory are that were drawn twice: stack or clone them before the call.",
             BudgetWarning,
         )
 
