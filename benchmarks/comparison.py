@@ -5,7 +5,7 @@
 One thread.
 comparison: forward and backward, plain, checkpointed at every block, and with poet at the peak that
 checkpointing itself was measured to have. Peaks by the outside meter (meter.py), each form in a
-process of its own; times in 15 alternating rounds, a process for each form (rounds.py).
+process of its own; times in 31 alternating rounds, a process for each form (rounds.py).
 steps: whole optimizer steps with poet at some slacks against plain ones, timed likewise.
 
 Prints the values of the bounds last. Data: data/comparison_*.json, data/steps_*.json.
@@ -22,7 +22,7 @@ from _data import SLACKS, context, save
 from meter import add_step_options, as_words, measure, run_script
 from steps import budget_at
 
-ROUNDS = 15
+ROUNDS = 31
 _METER_STEPS = 4  # of which the first does not count
 _TRACED_CALLS = 3
 
@@ -144,7 +144,7 @@ def time_rounds(
     """Runs rounds.py in a process of its own and says what came out."""
     more = {"forms": forms, "budget": budget, "rounds": options.rounds} | common
     rounds = run_script(Path(__file__).with_name("rounds.py"), as_words(more))
-    said = {key: rounds[key] for key in ("extra_percent", "extra_processor_percent")}
+    said = {key: rounds[key] for key in ("extra_percent_quartiles", "extra_processor_percent")}
     said |= {"budget_bytes": budget, "status": rounds["poet"]["status"]}
     print(json.dumps(said), flush=True)
     return rounds

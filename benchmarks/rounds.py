@@ -69,7 +69,14 @@ def take_turns(forms: dict[str, Callable[[], dict[str, float]]], rounds: int) ->
 
 def extra_percent(own: list[float], plain: list[float]) -> float:
     """The median over the rounds of how much longer a step took than the plain one beside it."""
-    return 100 * (statistics.median(a / b for a, b in zip(own, plain, strict=True)) - 1)
+    return extra_quartiles(own, plain)[1]
+
+
+def extra_quartiles(own: list[float], plain: list[float]) -> list[float]:
+    """The lower quartile, the median and the upper quartile of the same."""
+    ratios = [a / b for a, b in zip(own, plain, strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
+    return [100 * (ratio - 1) for ratio in quartiles]
 
 
 # ---- a form's own process --------------------------------------------------------------------
@@ -170,6 +177,10 @@ def run(options: argparse.Namespace, words: list[str]) -> dict[str, Any]:
             process.kill()
     for key in asdict(Timing()):
         record[key] = {form: getattr(timing, key) for form, timing in timings.items()}
+    plain = record["seconds"]["plain"]
+    record["extra_percent_quartiles"] = {
+        form: extra_quartiles(own, plain) for form, own in record["seconds"].items()
+    }
     for key, figures in (
         ("extra_percent", record["seconds"]),
         ("extra_processor_percent", record["processor_seconds"]),
@@ -185,7 +196,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--forms", nargs="+", choices=forms, default=["plain", "poet"])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=int, help="bytes; for poet")
     parser.add_argument("--serve", choices=forms, help=argparse.SUPPRESS)  # a form's own process

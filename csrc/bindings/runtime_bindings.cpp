@@ -100,6 +100,7 @@ py::dict countersToDict(Session& session) {
   result["online_replay_seconds"] = online.replay_seconds;
   result["steps_over_budget"] = online.steps_over_budget + steps.steps_over_budget;
   result["most_over_bytes"] = std::max(online.most_over_bytes, steps.most_over_bytes);
+  result["arena_peak_bytes"] = steps.arena_peak_bytes;
   result["variants"] = variants;
   result["last_departure"] = last_departure;
   return result;
@@ -241,6 +242,8 @@ void bindRuntime(py::module_& m) {
           },
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("op_seconds", &Session::opSeconds, py::arg("variant"),
            py::call_guard<py::gil_scoped_release>())
       .def("counters", &countersToDict);
   m.def("recipes_of", &recipesOf, py::arg("graph"));

@@ -264,6 +264,7 @@ void* PageArena::allocate(size_t bytes) {
   block_pages_[place.begin] = pages;
   in_use_ += pages;
   most_in_use_ = most;
+  peak_in_use_ = std::max(peak_in_use_, in_use_);
   most_resident_ = std::max(most_resident_, num_resident_);
   return static_cast<std::byte*>(addressOf(place.begin)) + colour;
 }
@@ -299,6 +300,7 @@ void PageArena::release(void* block) {
 void PageArena::restart(int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   most_in_use_ = std::max(in_use_, bytes / static_cast<int64_t>(kPageBytes));
+  peak_in_use_ = in_use_;
   const int64_t excess = num_resident_ - most_in_use_;
   if (excess > 0) giveBack(static_cast<Page>(excess));
   most_resident_ = num_resident_;
@@ -307,8 +309,14 @@ void PageArena::restart(int64_t bytes) {
 PageArena::Counters PageArena::counters() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto bytes = [](int64_t pages) { return pages * static_cast<int64_t>(kPageBytes); };
-  return {bytes(in_use_), bytes(num_resident_), bytes(most_in_use_), bytes(most_resident_),
-          bytes(moved_),  bytes(returned_),     bytes(fresh_)};
+  return {.in_use_bytes = bytes(in_use_),
+          .resident_bytes = bytes(num_resident_),
+          .most_in_use = bytes(most_in_use_),
+          .peak_in_use = bytes(peak_in_use_),
+          .most_resident = bytes(most_resident_),
+          .moved_bytes = bytes(moved_),
+          .returned_bytes = bytes(returned_),
+          .fresh_bytes = bytes(fresh_)};
 }
 
 }  // namespace poet

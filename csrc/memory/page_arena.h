@@ -32,7 +32,8 @@ class POET_API PageArena {
   struct Counters {
     int64_t in_use_bytes = 0;    // of blocks, in whole pages
     int64_t resident_bytes = 0;  // these and free pages
-    int64_t most_in_use = 0;     // since restart()
+    int64_t most_in_use = 0;     // since restart(), or what that began at
+    int64_t peak_in_use = 0;     // since restart()
     int64_t most_resident = 0;   // since restart()
     int64_t moved_bytes = 0;     // free pages that another place got, in all
     int64_t returned_bytes = 0;  // free pages that went back to the system, in all
@@ -98,6 +99,7 @@ class POET_API PageArena {
   int64_t in_use_ = 0;
   int64_t num_resident_ = 0;
   int64_t most_in_use_ = 0;
+  int64_t peak_in_use_ = 0;
   int64_t most_resident_ = 0;
   int64_t moved_ = 0;
   int64_t returned_ = 0;

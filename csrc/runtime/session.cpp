@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <chrono>
+#include <limits>
 #include <unordered_map>
 
 #include "graph/error.h"
@@ -27,6 +29,8 @@ bool isMetaRun(c10::DispatchKeySet keys) {
   return keys.has_backend(c10::BackendComponent::MetaBit) &&
          !keys.has_backend(c10::BackendComponent::CPUBit);
 }
+
+using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMuchMore = int64_t{64} * 1024;
 // Bytes by which the plan's own peak exceeds its budget, as only that of joined plans may.
@@ -162,7 +166,7 @@ void Session::beginStep(std::vector<KnownStorage> known) {
   Variant* variant = variants_.find(current_);
   const bool follows =
       !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
-  record_next_ = raised_ = false;
+  record_next_ = raised_ = switched_ = false;
   if (follows) {
     counting_.reset();
     StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
@@ -171,6 +175,10 @@ void Session::beginStep(std::vector<KnownStorage> known) {
       unchecked_ = std::move(known);
     }
     beginFollowing(*variant);
+    if (variant->timed_steps < kTimedSteps) {
+      timed_ = variant;
+      variant->op_seconds.resize(variant->plan->numOps(), std::numeric_limits<double>::infinity());
+    }
     startListening();
     if (verify_) tap_.emplace();
     mode_ = Mode::kFollow;
@@ -196,6 +204,7 @@ void Session::closeStep() {
   executor_.end();
   recorder_.reset();
   unrecorded_ = false;
+  timed_ = nullptr;
   tap_.reset();
   inputs_.clear();
   unchecked_.clear();
@@ -246,17 +255,20 @@ void Session::settle(StepReport& report) {
     ++counters_.followed_steps;
     Variant& variant = *variants_.find(current_);
     ++variant.followed;
+    if (timed_ != nullptr) ++timed_->timed_steps;
     const bool is_power_of_2 = (variant.followed & (variant.followed - 1)) == 0;
     if (is_power_of_2 && variant.followed >= variant.unchecked_until)
       variant.has_unchecked_base = true;
-    const int64_t most_in_use = StepArena::counters().most_in_use;
+    const PageArena::Counters arena = StepArena::counters();
     // What it evicted first had its memory elsewhere.
     if (most_in_step_ == 0) StepArena::restart(0, /*trim_malloc=*/true);
-    most_in_step_ = most_in_use;
+    most_in_step_ = arena.most_in_use;
+    counters_.arena_peak_bytes = arena.peak_in_use;
+    if (!switched_) variant.arena_peak_bytes = arena.peak_in_use;
     report.mode = StepReport::Mode::kFollowed;
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
-    tellOfJoinedExcess(report);
+    tellOfSwitchExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
   } else if (unrecorded_) {
@@ -271,12 +283,19 @@ void Session::settle(StepReport& report) {
   variants_.noteStep(report.variant);
 }
 
-void Session::tellOfJoinedExcess(StepReport& report) {
+// A joined plan's peak is known. Where there is none (see Note [Joined plans]) the arena tells how
+// much more was in use than where the step has this plan from its first op on.
+void Session::tellOfSwitchExcess(StepReport& report) {
   const Variant& variant = *variants_.find(current_);
   const CompiledPlan& plan = executor_.plan();
-  if (&plan == variant.plan.get() || report.over_bytes > 0) return;
-  const int64_t grown = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
-  report.over_bytes = std::max<int64_t>(0, excessOf(plan) + grown);
+  if (!switched_ || report.over_bytes > 0) return;
+  int64_t more = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
+  if (&plan == variant.plan.get()) {
+    const int64_t usual = variant.arena_peak_bytes;
+    if (usual == 0) return;
+    more += counters_.arena_peak_bytes - usual;
+  }
+  report.over_bytes = std::max<int64_t>(0, excessOf(plan) + more);
   if (report.over_bytes == 0) return;
   ++counters_.steps_over_budget;
   counters_.most_over_bytes = std::max(counters_.most_over_bytes, report.over_bytes);
@@ -284,7 +303,7 @@ void Session::tellOfJoinedExcess(StepReport& report) {
   report.over_text = detail::message(
       "by ", report.over_bytes,
       " bytes, having begun under the plan of another stream of operators",
-      peak.valid() && peak < plan.graph().endOfStep()
+      &plan != variant.plan.get() && peak.valid() && peak < plan.graph().endOfStep()
           ? detail::message(", at op ", peak.index, " (", plan.graph().op(peak).name, ")")
           : std::string());
 }
@@ -343,15 +362,20 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     checkBase();
   }
   executor_.before(argumentsOf(op, *stack), below);
+  double* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
   lock.unlock();
+  double seconds = 0;
   try {
+    const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
     op.redispatchBoxed(below, stack);
+    if (least != nullptr) seconds = std::chrono::duration<double>(Clock::now() - start).count();
   } catch (...) {
     lock.lock();
     raised_ = !executor_.afterRaise();
     throw;
   }
   lock.lock();
+  if (least != nullptr) *least = std::min(*least, seconds);
   std::string why;
   if (!executor_.after(resultsOf(op, *stack), why)) loseTrack(std::move(why));
 }
@@ -371,6 +395,8 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   const std::vector<Presumed> unshown = locate(variant, *plan);
   executor_.switchTo(std::move(plan), unshown);
   current_ = other;
+  switched_ = true;
+  timed_ = nullptr;
   if (variant.has_unchecked_base && known_bytes_) checkBase();
   std::string why;
   return executor_.matches(op, args, why);
@@ -452,6 +478,13 @@ void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
 void Session::setUnplannable(int variant) {
   const std::lock_guard<std::mutex> lock(mutex_);
   variants_.setUnplannable(variant);
+}
+
+std::vector<double> Session::opSeconds(int variant) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Variant* found = variants_.find(variant);
+  if (found == nullptr || found->timed_steps < kTimedSteps) return {};
+  return found->op_seconds;
 }
 
 SessionCounters Session::counters() {

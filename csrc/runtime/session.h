@@ -31,6 +31,8 @@ struct SessionCounters {
   // Of the followed: they began under another plan, and no joined one keeps the budget.
   int64_t steps_over_budget = 0;
   int64_t most_over_bytes = 0;
+  // The most that the last followed step had in the arena at once; 0 where there is none.
+  int64_t arena_peak_bytes = 0;
 };
 
 // A plan beside whose step more is resident than was known; see Note [Outgrown plans].
@@ -113,6 +115,9 @@ class POET_API Session final : public Listener,
   // StoreError if it pages and there is no store, or no room for what it can have stored at most.
   void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
   void setUnplannable(int variant);
+  // What each op of the variant took at least in its first steps that followed a plan, in seconds,
+  // replays and transfers left out; empty before there were enough of these (kTimedSteps).
+  std::vector<double> opSeconds(int variant);
 
   SessionCounters counters();
   ExecutorCounters executorCounters();
@@ -130,6 +135,7 @@ class POET_API Session final : public Listener,
   void makeRoom(int64_t bytes) override;  // while a kernel runs
 
  private:
+  static constexpr int kTimedSteps = 5;
   enum class Mode : uint8_t { kIdle, kTrace, kFollow, kDeparted, kLost };
 
   explicit Session(bool verify);
@@ -142,7 +148,7 @@ class POET_API Session final : public Listener,
   void loseTrack(std::string why);
   void finishFollowed();
   void settle(StepReport& report);
-  void tellOfJoinedExcess(StepReport& report);
+  void tellOfSwitchExcess(StepReport& report);
   void closeStep();
   void startListening();
   void checkIdle() const;
@@ -204,6 +210,8 @@ class POET_API Session final : public Listener,
   int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
   bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it
   bool record_next_ = false;             // the last step did what no recording shows
+  bool switched_ = false;                // the running step began under another plan
+  Variant* timed_ = nullptr;             // whose ops the running step times
   bool verify_;
 };
 

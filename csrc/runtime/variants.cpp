@@ -153,7 +153,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->joined.clear();
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
-  variant->followed = variant->arena_bytes_then = 0;
+  variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
 }
 
 std::shared_ptr<CompiledPlan> VariantSet::joinedPlan(

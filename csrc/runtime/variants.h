@@ -44,6 +44,11 @@ struct Variant {
   int64_t followed = 0;          // steps since its plan came into force
   int64_t unchecked_until = 0;   // of them
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
+  // The most in the arena during its last step that followed its plan from the first op on.
+  int64_t arena_peak_bytes = 0;
+  // The least of each op over its first steps in a plan, and how many these are.
+  std::vector<double> op_seconds;
+  int timed_steps = 0;
 };
 
 // Not thread-safe: the session serializes.

@@ -54,10 +54,14 @@ class StepStats:
         steps_over_budget: calls that had to go above the budget, as far as poet knows: it warns at
             the first of them.
         most_over_bytes: bytes by which the worst of them did.
+        arena_peak_bytes: the most that tensors of 64 KiB and more took up at once in the last call
+            that followed a plan, in whole pages, as measured; what the step does not touch counts.
+            0 with POET_ARENA=0, or where there was no such call.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
         plans_made_again: plans that were asked for again, because the store was slower beside the
-            steps than it was when it was measured, or because more lay in memory beside the step.
+            steps than it was when it was measured, because ops took far less than when they were
+            recorded, or because more lay in memory beside the step.
         message: the planner's last word where there is no plan; "" otherwise.
         share: what deadline= and battery_joules= leave for one step; "" without them.
         held_steps: calls that waited for the conditions of only_while=.
@@ -103,6 +107,7 @@ class StepStats:
     online_replay_seconds: float
     steps_over_budget: int
     most_over_bytes: int
+    arena_peak_bytes: int
     plan_switches: int
     plans_from_cache: int
     plans_made_again: int

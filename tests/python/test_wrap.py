@@ -486,6 +486,18 @@ def _planned(step: Callable[..., Any], budget: int, **options: Any) -> poet.Wrap
     return poet.wrap(step, ram_budget=budget, **(usual | options))
 
 
+def test_stats_have_the_measured_peak_of_large_tensors() -> None:
+    model = _Model(width=64, depth=12, rows=4096)
+    step = _planned(model.step, budget_at(0.5, model.step, model.x, model.y))
+    _calls(step, model, 2)
+    assert step.stats.arena_peak_bytes == 0  # none has followed a plan
+    _calls(step, model, 4)
+    schedule = step.schedule
+    assert schedule is not None
+    of_the_step = schedule.peak_bytes - schedule.traced_graph.base_bytes
+    assert 0.5 * of_the_step < step.stats.arena_peak_bytes < 1.02 * schedule.peak_bytes
+
+
 def test_gradients_that_the_step_drops_first_make_no_plan_again() -> None:
     """After `zero_grad()` at its start, the last call's gradients are no part of the step."""
     model = _Model(width=64, depth=4, rows=512)

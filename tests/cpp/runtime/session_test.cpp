@@ -17,7 +17,13 @@
 namespace poet::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Gt;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::SizeIs;
 
 class SessionTest : public ::testing::Test {
  protected:
@@ -136,6 +142,21 @@ TEST_F(SessionTest, ReportsAndCountersTellWhatHappened) {
   EXPECT_EQ(counters.failed_steps, 0);
   EXPECT_EQ(live_.session().numVariants(), 1);
   EXPECT_EQ(live_.session().lastDeparture(), "");
+}
+
+TEST_F(SessionTest, TheFirstStepsInAPlanTellWhatEachOpTakes) {
+  live_.trace();
+  planAway();
+  Session& session = live_.session();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
+  EXPECT_THAT(session.opSeconds(0), IsEmpty()) << "too few to tell";
+  live_.run();
+  const std::vector<double> seconds = session.opSeconds(0);
+  EXPECT_THAT(seconds, SizeIs(live_.graph().numOps()));
+  EXPECT_THAT(seconds, Each(AllOf(Gt(0), Lt(10)))) << "each ran, replays or not";
+  live_.run();
+  EXPECT_EQ(session.opSeconds(0), seconds) << "no more are timed";
+  EXPECT_THAT(session.opSeconds(7), IsEmpty()) << "no such variant";
 }
 
 TEST_F(SessionTest, AFailedTraceIsForgotten) {
