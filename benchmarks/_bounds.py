@@ -125,7 +125,7 @@ def _check_kind(where: str, key: str, value: object, kind: Any) -> None:
 
 
 def select(bounds: list[Bound], only: list[str]) -> list[Bound]:
-    """The bounds with these ids, all when none is named.
+    """The bounds with these ids, and those that the same commands measure; all if none is named.
 
     Raises:
         BoundsError: an id that the file does not hold.
@@ -138,4 +138,5 @@ def select(bounds: list[Bound], only: list[str]) -> list[Bound]:
             raise BoundsError(
                 f"no bound has the id {name!r}; there are: {', '.join(sorted(known))}"
             )
-    return [bound for bound in bounds if bound.id in only]
+    commands = {bound.command for bound in bounds if bound.id in only}
+    return [bound for bound in bounds if bound.command in commands]

@@ -44,7 +44,9 @@ def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     for row in steps["slacks"]:
         extra = row["rounds"]["extra_percent"]["poet"]
         label = f"poet, slack {row['slack']:g}: {extra:+.1f} %"
-        _point(right, row["budget_bytes"] / MIB, extra, COLOURS["poet"], label)
+        x = row["budget_bytes"] / MIB
+        _point(right, x, extra, COLOURS["poet"], label)
+        _quartiles(right, x, row["rounds"], "poet")
     right.axvline(plain["fixed_bytes"] / MIB, color="#333", lw=1, ls=(0, (1, 2)))
     right.annotate(
         "parameters, gradients,\nAdamW's state and temporaries",
@@ -59,7 +61,9 @@ def peak_and_time(comparison: dict[str, Any], steps: dict[str, Any]) -> Any:
     right.set_xlabel("budget, MiB")
     right.set_title("whole AdamW steps", loc="left")
     _finish(left, right)
-    figure.suptitle("ResNet-18, batch 32, one thread", x=0.01, ha="left", fontsize=10)
+    figure.suptitle(
+        "ResNet-18, batch 32, one thread; median and quartiles", x=0.01, ha="left", fontsize=10
+    )
     return figure
 
 
@@ -74,7 +78,7 @@ def beside_checkpoint(comparisons: list[dict[str, Any]]) -> Any:
         axes.set_title(comparison["architecture"].upper().replace("GPT2", "GPT-2"), loc="left")
     _finish(*all_axes)
     figure.suptitle(
-        "forward and backward, six layers of 256, batch 4, 128 tokens, one thread",
+        "forward and backward, six layers of 256, batch 4, 128 tokens, one thread; median and quartiles",
         x=0.01,
         ha="left",
         fontsize=10,
@@ -89,6 +93,7 @@ def _forms(axes: Any, comparison: dict[str, Any]) -> None:
         extra = comparison["rounds"]["extra_percent"][form]
         label = NAMES[form] if form == "plain" else f"{NAMES[form]}: {extra:+.1f} %"
         _point(axes, (peak - own) / MIB, extra, COLOURS[form], label)
+        _quartiles(axes, (peak - own) / MIB, comparison["rounds"], form)
     axes.set_xlabel("peak above the parameters, MiB")
 
 
@@ -104,6 +109,12 @@ def _point(axes: Any, x: float, y: float, colour: str, label: str) -> None:
     axes.annotate(
         label, (x, y), xytext=(8, 5), textcoords="offset points", fontsize=9, color=colour
     )
+
+
+def _quartiles(axes: Any, x: float, rounds: dict[str, Any], form: str) -> None:
+    """A bar from the lower to the upper quartile of the rounds."""
+    low, _, high = rounds["extra_percent_quartiles"][form]
+    axes.plot([x, x], [low, high], color=COLOURS[form], lw=2, alpha=0.5, solid_capstyle="butt")
 
 
 def memory_in_a_step(exactness: dict[str, Any]) -> Any:
