@@ -78,7 +78,7 @@ def beside_checkpoint(comparisons: list[dict[str, Any]]) -> Any:
         axes.set_title(comparison["architecture"].upper().replace("GPT2", "GPT-2"), loc="left")
     _finish(*all_axes)
     figure.suptitle(
-        "forward and backward, six layers of 256, batch 4, 128 tokens, one thread; median and quartiles",
+        "forward and backward, six layers of 256, batch 4 x 128, one thread; median and quartiles",
         x=0.01,
         ha="left",
         fontsize=10,
