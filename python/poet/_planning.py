@@ -26,7 +26,7 @@ from poet._profile import with_known_watts
 from poet._solve import solve_on, solve_with_bar
 from poet._store import StoreSpeed, known_speed, store_speed
 from poet._store_watch import StoreWatch
-from poet._times_seen import with_times_seen
+from poet._times_seen import OpTimes
 from poet._warn import warn
 from poet._without_plan import no_plan_error, told_without_plan
 
@@ -88,12 +88,11 @@ class StepPlanner:
         self._options = options
         self._say = say
         self._cached = None if options.cache is None else PlanCache(options.cache)
+        self._op_times = OpTimes(session, self._cached)
         self._device = self._plain_device()
         self._page_folder = options.page_folder
         self._speed: StoreSpeed | None = None
         self._watches: dict[int, StoreWatch] = {}
-        self._timed: set[int] = set()  # variants whose recorded times were looked at
-        self._op_seconds: dict[int, list[float]] = {}  # and what took the place of these
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._outgrown: set[int] = set()  # and those whose plan no longer keeps the budget
         self._times_outgrown = 0
@@ -183,25 +182,13 @@ class StepPlanner:
         return self._follows_times(variant) or self._follows_store(variant, schedule)
 
     def _follows_times(self, variant: int) -> bool:
-        if variant in self._timed:
-            return False
-        seen = self._session.op_seconds(variant)
-        graph = self._session.graph_of(variant)
-        if not seen or graph is None:
-            return False
-        self._timed.add(variant)
-        recorded = self._with_best_times(variant, graph)
-        timed = with_times_seen(recorded, seen)
-        if timed is None:
-            return False
-        self._op_seconds[variant] = seen
-        if self._cached is not None:
-            self._cached.keep_profile(timed)
-        if not self._options.background and not self._needs_seconds():
+        corrected = self._op_times.correct(variant)
+        if corrected is None or not (self._options.background or self._needs_seconds()):
             return False  # training would stand still for the same plan
+        believed, seen = map(format_seconds, corrected)
         self._say(
-            f"the operators of a step take {format_seconds(timed.plain_seconds)}, not the "
-            f"{format_seconds(recorded.plain_seconds)} that they were recorded with: planning again"
+            f"the operators of a step take {seen}, not the {believed} that they were recorded "
+            "with: planning again"
         )
         self._again.add(variant)
         self._times_corrected += 1
@@ -213,16 +200,6 @@ class StepPlanner:
         deadlines = [deadline_seconds(request, plain_seconds) for plain_seconds in (1.0, 2.0)]
         is_fixed = deadlines[0] is not None and deadlines[0] == deadlines[1]
         return request.paging or is_fixed or self._options.share.joules is not None
-
-    def _with_best_times(self, variant: int, graph: _C.Graph) -> _C.Graph:
-        """The step with the best times that are known; they are kept for later runs."""
-        known = None if self._cached is None else self._cached.profiled(graph)
-        if known is not None:
-            return known
-        timed = with_times_seen(graph, self._op_seconds.get(variant, ())) or graph
-        if self._cached is not None:
-            self._cached.keep_profile(timed)
-        return timed
 
     def _follows_store(self, variant: int, schedule: _C.Schedule) -> bool:
         if self._speed is None or self._page_folder is None:
@@ -284,7 +261,7 @@ class StepPlanner:
         graph = self._session.graph_of(variant)
         if graph is None:  # dropped in the meantime: the session keeps the latest variants
             return True
-        graph = self._with_best_times(variant, graph)
+        graph = self._op_times.best(variant, graph)
         looks = self._cached is not None and variant not in self._again
         if looks and self._use_kept(variant, graph):
             self._outgrown.discard(variant)

@@ -1,4 +1,4 @@
-"""Whether a step takes as long as the times that it was recorded with say."""
+"""Seconds of a step's ops: as they were recorded, or as steps in a plan took them since."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from poet import _C
+from poet._plans import PlanCache
 
 # Note [Times from a busy machine]
 # The seconds of each op are those of one or two recorded calls, and they last: a profile serves all
@@ -16,6 +17,48 @@ from poet import _C
 # profile too, and a plan is made again. Steps that take longer are left alone: they are slow for as
 # long as whatever else runs, and nobody knows how long that is.
 _FAR_LESS = 0.7  # of what was recorded
+
+
+class OpTimes:
+    """The best times that are known of the steps of one session. Not thread-safe."""
+
+    def __init__(self, session: _C.Session, cached: PlanCache | None) -> None:
+        self._session = session
+        self._cached = cached
+        self._looked_at: set[int] = set()  # variants whose steps in a plan were timed
+        self._seen: dict[int, list[float]] = {}  # and what took the place of recorded times
+
+    def best(self, variant: int, graph: _C.Graph) -> _C.Graph:
+        """The step with the best times that are known; they are kept for later runs."""
+        known = None if self._cached is None else self._cached.profiled(graph)
+        if known is not None:
+            return known
+        timed = with_times_seen(graph, self._seen.get(variant, ())) or graph
+        if self._cached is not None:
+            self._cached.keep_profile(timed)
+        return timed
+
+    def correct(self, variant: int) -> tuple[float, float] | None:
+        """Looks at the times of the variant's steps in a plan, once there are enough of them.
+
+        Returns:
+            Seconds of a plain step as plans have believed them, and as `best` has them from now on;
+            None where nothing changes.
+        """
+        if variant in self._looked_at:
+            return None
+        seen, graph = self._session.op_seconds(variant), self._session.graph_of(variant)
+        if not seen or graph is None:
+            return None
+        self._looked_at.add(variant)
+        believed = self.best(variant, graph)
+        timed = with_times_seen(believed, seen)
+        if timed is None:
+            return None
+        self._seen[variant] = seen
+        if self._cached is not None:
+            self._cached.keep_profile(timed)
+        return believed.plain_seconds, timed.plain_seconds
 
 
 def with_times_seen(graph: _C.Graph, op_seconds: Sequence[float]) -> _C.Graph | None:
@@ -33,4 +76,4 @@ def with_times_seen(graph: _C.Graph, op_seconds: Sequence[float]) -> _C.Graph | 
     return _C.Graph.from_json(json.dumps(step))
 
 
-__all__ = ["with_times_seen"]
+__all__ = ["OpTimes", "with_times_seen"]

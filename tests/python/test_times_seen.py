@@ -12,6 +12,7 @@ import torch
 from small_steps import chain_graph
 
 import poet
+from poet import _planning
 from poet._times_seen import with_times_seen
 
 _BUSY_SECONDS = 0.2  # many times what the whole step takes
@@ -31,6 +32,12 @@ def delay() -> Iterator[list[float]]:
     library.impl("copy", copy, "CPU")
     yield delay
     library._destroy()
+
+
+@pytest.fixture(autouse=True)
+def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is made again gets no more time than the first took: too little under load."""
+    monkeypatch.setattr(_planning, "_SHORTEST_SEARCH_S", 30.0)
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def train_step(delay: list[float]) -> Callable[[], torch.Tensor]:
 
 
 def _wrapped(step: Callable[[], torch.Tensor], **options: Any) -> poet.WrappedStep:
-    usual = {"ram_budget": "90%", "background": False, "paging": False, "time_limit_s": 5}
+    usual = {"ram_budget": "90%", "background": False, "paging": False, "time_limit_s": 30}
     return poet.wrap(step, **(usual | options))
 
 
