@@ -135,7 +135,8 @@ def test_bounds_that_share_a_command_share_its_run(tmp_path: Path) -> None:
 def test_only_measures_what_is_named(tmp_path: Path) -> None:
     one = prints(tmp_path, "one", json.dumps({"value": 1}))
     two = prints(tmp_path, "two", json.dumps({"value": 2}))
-    more = entry("two_more", two, 5)  # of the same run, so that the figures of one run stand together
+    # Of the same run, so that the figures of one run stand together.
+    more = entry("two_more", two, 5)
     path = write_bounds(tmp_path, entry("one", one, 5), entry("two", two, 5), more)
     assert bench.main(["--bounds", str(path), "--only", "two"]) == 0
     assert values_in(path) == {"one": None, "two": 2, "two_more": 2}
