@@ -251,6 +251,7 @@ void bindRuntime(py::module_& m) {
       "reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; },
       py::arg("graph"), py::arg("op"));
   m.def("is_listening", &isListening);
+  m.def("hear_this_thread", &hearThisThread);
   m.def(
       "keep_storage",
       [](const py::handle& tensor) {

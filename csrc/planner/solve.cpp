@@ -335,6 +335,11 @@ class SolveRun {
 
   Schedule withoutPlan(const SearchOutcome& outcome) {
     Schedule schedule = emptySchedule(graph_, options_);
+    if (outcome.closest_peak_bytes > plain_.peak_bytes) {  // no walk kept the deadline; plain does
+      if (floor_.bytes > options_.ram_budget_bytes) schedule.status = Status::kInfeasible;
+      setLeast(schedule, plain_.peak_bytes, plain_.peak_op, plain_.peak_bytes <= floor_.bytes);
+      return schedule;
+    }
     const bool proven = outcome.closest_peak_bytes <= floor_.bytes;
     if (floor_.bytes > options_.ram_budget_bytes) schedule.status = Status::kInfeasible;
     setLeast(schedule, outcome.closest, outcome.closest_peak_bytes, proven);
@@ -353,8 +358,12 @@ class SolveRun {
   }
 
   void setLeast(Schedule& schedule, const ReplayPlan& plan, int64_t peak_bytes, bool proven) {
+    setLeast(schedule, peak_bytes, best_.simulated(problem_, plan).peak_op, proven);
+  }
+
+  void setLeast(Schedule& schedule, int64_t peak_bytes, OpId peak_op, bool proven) {
     schedule.least_ram_budget = peak_bytes;
-    schedule.least_ram_op = best_.simulated(problem_, plan).peak_op;
+    schedule.least_ram_op = peak_op;
     const char* deadline = options_.runtime_budget_seconds ? " within the runtime budget" : "";
     schedule.message = detail::message(
         "ram_budget of ", options_.ram_budget_bytes,

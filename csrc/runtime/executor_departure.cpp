@@ -59,9 +59,9 @@ void Executor::expectWrite(c10::StorageImpl* storage) {
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
     const int recipe = table.recipeOf(v);
     const Residency::Entry& entry = residency_[v];
-    if (recipe < 0 || !reads[static_cast<size_t>(recipe)] || !entry.bound || entry.ref.expired())
-      continue;
-    if (entry.away) bringBackUnplanned(v);
+    if (recipe < 0 || !reads[static_cast<size_t>(recipe)]) continue;
+    if (entry.bound && entry.away && !entry.ref.expired()) bringBackUnplanned(v);
+    // What is still to come, too: it may be made from what was made before the write and has gone.
     residency_[v].pinned = true;
   }
 }

@@ -363,19 +363,22 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   }
   executor_.before(argumentsOf(op, *stack), below);
   double* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
+  const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
+  const auto note_time = [&] {
+    if (least == nullptr) return;
+    *least = std::min(*least, std::chrono::duration<double>(Clock::now() - start).count());
+  };
   lock.unlock();
-  double seconds = 0;
   try {
-    const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
     op.redispatchBoxed(below, stack);
-    if (least != nullptr) seconds = std::chrono::duration<double>(Clock::now() - start).count();
   } catch (...) {
     lock.lock();
+    note_time();
     raised_ = !executor_.afterRaise();
     throw;
   }
   lock.lock();
-  if (least != nullptr) *least = std::min(*least, seconds);
+  note_time();
   std::string why;
   if (!executor_.after(resultsOf(op, *stack), why)) loseTrack(std::move(why));
 }

@@ -1,6 +1,7 @@
 // The session's store, values that are away between steps, and accesses that no step hears.
 #include "graph/error.h"
 #include "runtime/session.h"
+#include "trace/op_traits.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -153,6 +154,14 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
   const c10::IValue* args = stack->data() + (stack->size() - count);
   if (mode_ == Mode::kFollow) {
     executor_.touch(args, count);
+    const OpTraits& traits = traitsOf(op);
+    const bool updates_statistics = traits.updatesStatistics(args);
+    forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
+      const auto a = static_cast<size_t>(arg);
+      const bool writes = traits.writes_arg[a] || (updates_statistics && traits.isStatistic(arg));
+      if (writes && isManaged(t)) executor_.expectWrite(t.storage().unsafeGetStorageImpl());
+      return true;
+    });
     return;
   }
   if (policy_.isActive()) policy_.touch(args, count);

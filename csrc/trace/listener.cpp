@@ -15,6 +15,7 @@ namespace poet {
 namespace {
 
 thread_local Listener* t_listener = nullptr;
+thread_local bool t_is_heard = false;  // whether anybody listens or not
 std::atomic<void (*)()> g_handler = nullptr;
 
 struct Active {
@@ -22,6 +23,7 @@ struct Active {
   std::vector<std::shared_ptr<Listener>> listeners;
   std::vector<std::pair<const Watch*, std::weak_ptr<Listener>>> watchers;
   std::atomic<int> num_watchers = 0;
+  std::atomic<int> num_in_all = 0;
   static Active& get() {
     static Active* active = new Active;  // threads may outlive static destruction
     return *active;
@@ -52,8 +54,12 @@ void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
     t_listener->onOp(op, below, stack);
     return;
   }
+  if (Active::get().num_in_all.load() == 0) {
+    if (!t_is_heard) c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
+    op.redispatchBoxed(below, stack);
+    return;
+  }
   const auto listeners = others(false);
-  if (listeners.empty()) c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
   try {
     for (const auto& listener : listeners) listener->onForeignOp(op, stack);
   } catch (const Error&) {
@@ -70,6 +76,7 @@ ListenerGuard::ListenerGuard(std::shared_ptr<Listener> listener) : listener_(std
   {
     const std::lock_guard<std::mutex> lock(Active::get().mutex);
     Active::get().listeners.push_back(listener_);
+    ++Active::get().num_in_all;
   }
   t_listener = listener_.get();
 }
@@ -79,6 +86,7 @@ ListenerGuard::~ListenerGuard() {
   const std::lock_guard<std::mutex> lock(Active::get().mutex);
   auto& listeners = Active::get().listeners;
   listeners.erase(std::find(listeners.begin(), listeners.end(), listener_));
+  --Active::get().num_in_all;
 }
 
 Watch::Watch(std::weak_ptr<Listener> listener) {
@@ -87,6 +95,7 @@ Watch::Watch(std::weak_ptr<Listener> listener) {
     const std::lock_guard<std::mutex> lock(active.mutex);
     active.watchers.emplace_back(this, std::move(listener));
     ++active.num_watchers;
+    ++active.num_in_all;
   }
   c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
 }
@@ -96,6 +105,13 @@ Watch::~Watch() {
   const std::lock_guard<std::mutex> lock(active.mutex);
   std::erase_if(active.watchers, [this](const auto& one) { return one.first == this; });
   --active.num_watchers;
+  --active.num_in_all;
+}
+
+void hearThisThread() {
+  registerListener();
+  t_is_heard = true;
+  c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
 }
 
 bool isListening() { return t_listener != nullptr; }

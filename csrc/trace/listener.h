@@ -52,6 +52,16 @@ class POET_API Watch {
   Watch& operator=(const Watch&) = delete;
 };
 
+// Note [Other threads]
+// Whether the listening key is included is a thread's own affair, and a thread of the program that
+// shares tensors with a step (a loader that fills a buffer again, a pool that runs a branch of the
+// model) inherits nothing. Its ops must be heard all the same: they may touch what is away, or
+// write what replays read. So a thread asks to be heard, once, when it begins; it keeps the key
+// even while nobody listens, and then its ops pass through without a lock. Python asks for each
+// thread that begins after poet was imported (python/poet/_threads.py). Throws as
+// checkListeningKey() does.
+POET_API void hearThisThread();
+
 // What to do with an error of Listener::onForeignOp. It would leave through the operator, and
 // PyTorch's bindings know nothing of poet's errors: Python would get a RuntimeError. The handler is
 // called while it is being handled: it throws what they do know, or returns, and the error leaves

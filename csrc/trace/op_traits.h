@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct OpTraits {
   int16_t training_arg = -1;
   std::vector<bool> writes_arg;  // per argument: the schema marks it as written
 
+  bool isStatistic(int arg) const {
+    return std::find(statistic_args.begin(), statistic_args.end(), arg) != statistic_args.end();
+  }
   // The statistics are written, not read, in this very call.
   bool updatesStatistics(const c10::IValue* args) const {
     return !statistic_args.empty() && (training_arg < 0 || args[training_arg].toBool());

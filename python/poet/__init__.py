@@ -32,11 +32,14 @@ from poet._results import Action, Node, SearchPoint, Simulation
 from poet._simulate import simulate
 from poet._solve import solve
 from poet._stats import StepStats
+from poet._threads import hear_new_threads as _hear_new_threads
 from poet._trace import trace
 from poet._wrap import wrap
 from poet._wrapped_step import WrappedStep
 
 __version__ = _native.version
+
+_hear_new_threads()
 
 __all__ = [
     "Action",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poet import _C
 from poet._budgets import format_bytes, format_least_bytes, format_seconds
+from poet._devices import HOST
 from poet._enums import Phase, ValueKind
 
 _MUCH = 0.1  # of the budget
@@ -52,10 +53,14 @@ def _about_other_plans(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     if schedule.runtime_budget_seconds is not None:
         found.append("give it more time, or no deadline")
     device = schedule.device
-    if device is not None and not device.has_store:
-        found.append("let it page: the device has no store, or paging=False was asked for")
-    elif not asked.get("paging", True):
+    if not asked.get("paging", True):
         found.append("let it page: paging=False was asked for")
+    elif device is not None and not device.has_store:
+        found.append(
+            "let it page to a disk: paging=True"
+            if device.name == HOST
+            else "let it page: the device has no store"
+        )
     elif device is not None and asked.get("away_between_steps") is False:
         state = sum(v.bytes for v in graph.values if _is_kept_state(v))
         if state > _MUCH * (schedule.ram_budget or 0):
@@ -89,6 +94,8 @@ def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
         return found
     op = graph.ops[at]
     own = _bytes_at(at, graph) or 0
+    if own < _MUCH * (schedule.ram_budget or 0):
+        return found  # it is not what takes the room
     held = [graph.values[v] for v in {*op.inputs, *op.outputs}]
     activations = sum(v.bytes for v in held if v.kind is ValueKind.ACTIVATION)
     if op.phase is Phase.OPTIMIZER:

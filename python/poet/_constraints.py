@@ -141,7 +141,10 @@ def training_seconds(deadline: TrainingDeadline, now: datetime.datetime | None =
         deadline = _parsed(deadline)
     if isinstance(deadline, datetime.datetime):
         begin = now if now is not None else datetime.datetime.now(datetime.timezone.utc)
-        left = (deadline.astimezone() - begin.astimezone()).total_seconds()
+        try:
+            left = (deadline.astimezone() - begin.astimezone()).total_seconds()
+        except (ValueError, OverflowError) as error:  # at the ends of the calendar
+            raise _error(deadline.isoformat(), f"{error}.") from None
         if left <= 0:
             raise _error(deadline.isoformat(), f"That is {_long_time(-left)} ago.")
         return left

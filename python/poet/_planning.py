@@ -461,7 +461,7 @@ class StepPlanner:
 
     def _tell(self, what: str, schedule: _C.Schedule, graph: _C.Graph, budget: int) -> None:
         extra = format_seconds(schedule.makespan_seconds - graph.plain_seconds)
-        share = 100 * (schedule.makespan_seconds / graph.plain_seconds - 1)
+        share = 100 * (schedule.makespan_seconds / max(graph.plain_seconds, 1e-12) - 1)
         self._say(
             f"{what}: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
             f"{share:+.1f} % time predicted ({extra} more a step)"

@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -24,6 +24,7 @@ _STALE_SECONDS = 30 * 86400.0
 # What a process holds beside the step may differ by this share of the budget: a plan made for the
 # one does for the other, if the simulator agrees.
 _PEAK_TOLERANCE = 0.01
+_LAST_MOMENT = 1e12  # seconds since 1970
 # Rounding of a sum of seconds; the simulator is the same on both sides.
 _SECONDS_TOLERANCE = 1e-9
 
@@ -92,7 +93,7 @@ class PlanCache:
         if payload is None:
             return None
         measured, ops = payload.get("measured_at"), payload.get("ops")
-        if not isinstance(measured, int | float) or not _are_figures(ops, len(step["ops"])):
+        if not _is_moment(measured) or not _are_figures(ops, len(step["ops"])):
             self._cache.drop("trace", key, "it holds no times of this step")
             return None
         if not 0 <= time.time() - measured < _STALE_SECONDS:
@@ -277,11 +278,21 @@ def _plain(budget: object) -> object:
     return float(budget) if not isinstance(budget, int) else budget  # type: ignore[arg-type]
 
 
+def _is_moment(measured: object) -> TypeGuard[float]:
+    """Whether this may be what time.time() gave."""
+    return (
+        isinstance(measured, int | float)
+        and not isinstance(measured, bool)
+        and abs(measured) < _LAST_MOMENT
+    )
+
+
 def _are_figures(ops: object, count: int) -> bool:
     """Whether these are seconds and workspace bytes of so many ops."""
     if not isinstance(ops, list) or len(ops) != count:
         return False
-    return all(
+    takes_time = any(isinstance(op, list) and op and op[0] != 0 for op in ops)
+    return takes_time and all(
         isinstance(op, list)
         and len(op) == 2
         and type(op[0]) in (int, float)

@@ -30,7 +30,7 @@ from poet._profile import with_known_times, with_known_watts
 from poet._progress import SearchBar
 from poet._results import SearchPoint
 from poet._solvers import check_solver, gurobi_command, highs_library, parse_solver
-from poet._store import known_speed, page_folder, store_speed
+from poet._store import page_folder, store_speed
 from poet._warn import warn
 
 _MOST_THREADS = 1024
@@ -111,10 +111,9 @@ def solve(
         minimize: "energy", "time" or "memory".
         recompute: plans may run ops again. False together with paging=False leaves plans that only
             free values early.
-        paging: plans may move values to secondary storage and back. None: where the store's speed
-            is known, which is where the device's profile has a store; for "host" where `page_dir`
-            is given or poet has measured the system's folder for temporary files before. True
-            measures it, which takes a second once for each folder and machine.
+        paging: plans may move values to secondary storage and back. None: where the device's
+            profile has a store, and for "host" where `page_dir` is given. On "host" the folder is
+            measured, which takes a second once for each folder and machine.
         page_dir: the folder that values would be paged to; None for the system's.
         away_between_steps: optimizer state may stay in the store from one step to the next. Only
             for a runtime that brings it back when something touches it in between, as `poet.wrap`
@@ -462,13 +461,9 @@ def with_store(
             if page_dir is not None
             else f"paging: {device.name!r} has no store in its device file; got {paging!r}."
         )
-    if paging is True or page_dir is not None:
-        return store_speed(page_folder(page_dir), cache).on(device)
-    try:
-        speed = known_speed(page_folder(None), cache)
-    except ArgumentError:  # the system's folders take no page file
-        return device
-    return device if speed is None else speed.on(device)
+    if paging is None and page_dir is None:
+        return device  # whether a disk was measured before must not decide what a plan may do
+    return store_speed(page_folder(page_dir), cache).on(device)
 
 
 def flag(value: object, name: str) -> bool:

@@ -57,6 +57,23 @@ def test_where_it_is_not_both_are_named() -> None:
     assert "more time, or no deadline" in said and "let it page" in said
 
 
+def test_a_disk_is_named_where_nobody_asked_for_one() -> None:
+    graph = chain_graph()
+    least = poet.solve(graph=graph, ram_budget=4096, time_limit_s=5).least_ram_budget
+    assert least is not None
+    said = "\n".join(_infeasible(ram_budget=least, runtime_budget=1.01).advice)
+    assert "let it page to a disk: paging=True" in said
+
+
+def test_an_op_that_takes_little_room_is_not_blamed() -> None:
+    graph = poet.trace(tanh_step(), torch.randn(256, 64))
+    schedule = poet.solve(graph=graph, ram_budget=graph.base_bytes + 64, time_limit_s=5)
+    small = [o for o in graph.ops if o.index == schedule.least_ram_op]
+    held = sum(graph.values[v].bytes for o in small for v in {*o.inputs, *o.outputs})
+    if held + sum(o.workspace_bytes for o in small) < 0.1 * graph.base_bytes:
+        assert not any("at once" in each for each in schedule.advice)
+
+
 def test_more_memory_is_named_beside_a_larger_battery_where_it_would_help() -> None:
     graph = chain_graph()
     for budget, told in (("60%", True), ("100%", False)):

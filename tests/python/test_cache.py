@@ -517,6 +517,8 @@ def test_a_plan_that_lies_is_dropped_and_solved_for_again(
         lambda payload: payload["ops"][3].__setitem__(1, 1.5),
         lambda payload: payload["ops"][3].__setitem__(1, (1 << 62) - 1),
         lambda payload: payload.update(measured_at="yesterday"),
+        lambda payload: payload.update(measured_at=10**400),
+        lambda payload: payload.update(ops=[[0, 0] for _ in payload["ops"]]),
     ],
 )
 def test_a_profile_that_lies_costs_at_most_the_plan(

@@ -66,6 +66,7 @@ def test_a_moment_without_a_zone_is_local_time() -> None:
         (None, "NoneType"),
         (datetime.timedelta(0), "above 0"),
         (NOON - datetime.timedelta(hours=3), "3 h ago"),
+        (datetime.datetime.min, "out of range"),
     ],
 )
 def test_times_that_make_no_sense(deadline: object, why: str) -> None:

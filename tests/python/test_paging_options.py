@@ -77,7 +77,7 @@ def test_solve_measures_nothing_unless_asked(
     assert len(measured) == 1
 
 
-def test_solve_uses_what_is_known_of_the_systems_folder(
+def test_what_was_measured_before_decides_nothing(
     measured: list[str], asked: list[dict[str, Any]]
 ) -> None:
     try:
@@ -87,6 +87,9 @@ def test_solve_uses_what_is_known_of_the_systems_folder(
     poet.solve(graph=chain_graph(), ram_budget="80%", time_limit_s=5, paging=True)
     assert measured == [folder]
     poet.solve(graph=chain_graph(), ram_budget="80%", time_limit_s=5)
+    assert measured == [folder]
+    assert not asked[-1]["device"].has_store
+    poet.solve(graph=chain_graph(), ram_budget="80%", time_limit_s=5, paging=True)
     assert measured == [folder]
     assert asked[-1]["device"].store_read_rate == SPEED["read_rate"]
     poet.solve(graph=chain_graph(), ram_budget="80%", time_limit_s=5, paging=False)

@@ -210,3 +210,23 @@ def test_a_module_without_data_is_refused() -> None:
         poet.solve(model=net, inputs=(torch.randn(4, 3, 8, 8),), loss=loss)
     with pytest.raises(poet.ArgumentError, match=r"inputs: .*meta device"):
         poet.solve(model=network(), inputs=(torch.empty(4, 3, 8, 8, device="meta"),), loss=loss)
+
+
+def test_where_no_plan_keeps_a_deadline_the_least_budget_is_the_plain_steps_at_most() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    words = {
+        "model": net,
+        "inputs": (torch.randn(64, 256),),
+        "loss": lambda out: out.square().mean(),
+        "optimizer": "adamw",
+        "platform": "raspberrypi5",
+        "runtime_budget": 1.05,
+        "time_limit_s": 3,
+    }
+    for budget in (1000, "5MiB"):
+        schedule = poet.solve(ram_budget=budget, **words)
+        assert not schedule.has_plan
+        assert schedule.traced_graph is not None
+        assert schedule.least_ram_budget is not None
+        assert schedule.least_ram_budget <= schedule.traced_graph.plain_peak_bytes()

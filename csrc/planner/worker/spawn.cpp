@@ -111,6 +111,10 @@ void WorkerProcess::spawn(const std::string& path, int child_socket) {
   std::array<char*, 5> argv = {name.data(), mode.data(), socket.data(), parent.data(), nullptr};
   const int failure = posix_spawn(&pid_, path.c_str(), &arguments.actions, &arguments.attributes,
                                   argv.data(), environ);
+  const bool may_pass = failure == EAGAIN || failure == ENOMEM;
+  POET_CHECK_AS(Error, !may_pass, "the solver could not be started: ", std::strerror(failure),
+                ". The limit of processes or of memory has been reached; raise it (ulimit -u, "
+                "ulimit -v), or end what is not needed.");
   POET_CHECK(failure == 0, "the solver \"", path,
              "\" could not be started: ", std::strerror(failure),
              ". It is installed beside poet's libraries; was the installation moved or cut short?");

@@ -1,0 +1,129 @@
+"""Threads of the program that share tensors with a step: poet hears what they do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from resident import budget_at
+from torch import nn
+
+import poet
+
+_WIDTH = 128
+_CALLS = 8
+
+
+def _layers(count: int) -> nn.Sequential:
+    return nn.Sequential(*[m for _ in range(count) for m in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())])
+
+
+def _on_one_thread(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
+    def run() -> Any:
+        torch.set_num_threads(1)
+        return work()
+
+    return pool.submit(run).result()
+
+
+def _writes_in_place(pool: ThreadPoolExecutor) -> tuple[Callable[[], torch.Tensor], nn.Module]:
+    """Another thread halves each activation, in place, where autograd does not look."""
+    net = _layers(6)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x, y = torch.randn(512, _WIDTH), torch.randn(512, _WIDTH)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        h = x
+        for layer in net:
+            h = torch.sin(layer(h))
+
+            def halve(h: torch.Tensor = h) -> None:
+                with torch.no_grad():
+                    h.mul_(0.5)
+
+            _on_one_thread(pool, halve)
+        loss = F.mse_loss(h, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, net
+
+
+def _fills_its_buffer_again(pool: ThreadPoolExecutor) -> tuple[Callable[[], Any], nn.Module]:
+    """A loader fills its buffer again as soon as the step has computed features from it."""
+    net = _layers(5)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    buffer, y = torch.randn(512, _WIDTH // 4), torch.randn(512, _WIDTH)
+    generator = torch.Generator().manual_seed(7)
+
+    def fill() -> None:
+        buffer.copy_(torch.randn(512, _WIDTH // 4, generator=generator))
+
+    def step() -> torch.Tensor:
+        x = torch.cat([torch.sin(buffer * k) for k in (1.0, 2.0, 3.0, 4.0)], 1)
+        _on_one_thread(pool, fill)
+        optimizer.zero_grad()
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, net
+
+
+def _runs_a_branch(pool: ThreadPoolExecutor) -> tuple[Callable[[], torch.Tensor], nn.Module]:
+    """A branch of the model runs on a thread of a pool."""
+    net = nn.ModuleList(_layers(3) for _ in range(3))
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    x, y = torch.randn(512, _WIDTH), torch.randn(512, _WIDTH)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        h = net[0](x)
+        there = _on_one_thread(pool, lambda: net[1](h))
+        loss = F.mse_loss(there + net[2](h), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, net
+
+
+@pytest.mark.parametrize(("paging", "slack"), [(False, 0.85), (True, 0.6)])
+@pytest.mark.parametrize("make", [_writes_in_place, _fills_its_buffer_again, _runs_a_branch])
+def test_what_another_thread_does_costs_no_bit(
+    make: Callable[[ThreadPoolExecutor], tuple[Callable[[], torch.Tensor], nn.Module]],
+    paging: bool,
+    slack: float,
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        torch.manual_seed(0)
+        plain, expected = make(pool)
+        losses = [plain() for _ in range(_CALLS)]
+        torch.manual_seed(0)
+        budget = budget_at(slack, make(pool)[0])
+        torch.manual_seed(0)
+        train_step, net = make(pool)
+        words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 5}
+        with poet.wrap(train_step, ram_budget=budget, paging=paging, **words) as step:
+            for loss in losses:
+                assert torch.equal(step(), loss)
+            assert step.stats.plans >= 1
+            assert step.stats.followed_steps >= 3
+    for ours, theirs in zip(net.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_threads_that_begin_with_poet_are_heard_and_run_on() -> None:
+    seen: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: seen.append(torch.ones(3).add_(1)), name="mine")
+    thread.start()
+    thread.join()
+    assert thread.name == "mine" and torch.equal(seen[0], torch.full((3,), 2.0))
