@@ -121,7 +121,8 @@ void Pager::noteShared(size_t bytes) {
   counters_.trouble = detail::message(
       "a value of ", bytes,
       " bytes, which the plan moves to the store, stays in memory, because a "
-      "NumPy array, another raw reader, another thread or another wrapped step uses that memory since the plan was "
+      "NumPy array, another raw reader, another thread or another wrapped step uses that memory "
+      "since the plan was "
       "made, or torch.load made it: steps may need more than the budget. Read a copy instead "
       "(tensor.clone().numpy()), make the array before poet.wrap, and give a loaded optimizer "
       "copies of its state (tensor.clone()).");
