@@ -1110,6 +1110,8 @@ LIMITS = (
     "inputs' memory directly and have not been tried.",
     "An operator that raises, and whose error the step catches, is part of a plan once it has "
     "raised in two recorded calls.",
+    "Operators on threads that Python started before `import poet`, and on native threads, are not "
+    "heard: what they write in place may change what is computed again.",
     "Native code that keeps a pointer to a tensor's memory must be told of by `poet.keep(tensor)`; "
     "else it may get an error that says so.",
 )

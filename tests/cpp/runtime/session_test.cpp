@@ -13,6 +13,7 @@
 #include "support/plan_builder.h"
 #include "support/torch_step.h"
 #include "support/valid_plan.h"
+#include "trace/listener.h"
 
 namespace poet::testing {
 namespace {
@@ -294,6 +295,23 @@ TEST_F(SessionTest, ManyForeignThreadsAtOnce) {
     for (size_t i = 0; i < there.size(); ++i) {
       EXPECT_TRUE(sameBits(there[i], i % 2 == 0 ? plain_a : plain_b));
     }
+    EXPECT_TRUE(sameBits(result_, expected));
+  }
+}
+
+TEST_F(SessionTest, AThreadThatAsksIsHeardAndMayWriteWhatReplaysRead) {
+  const at::Tensor x = x_.clone(), a = x_.mul(w_), expected = a.add(a.tanh());
+  midway_ = [&] {
+    std::thread([&] {
+      hearThisThread();
+      x_.mul_(2);
+    }).join();
+  };
+  live_.trace();
+  planAway();
+  for (int call = 0; call < 3; ++call) {
+    x_.copy_(x);
+    EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed) << live_.session().lastDeparture();
     EXPECT_TRUE(sameBits(result_, expected));
   }
 }
