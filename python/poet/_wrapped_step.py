@@ -34,7 +34,7 @@ from poet._live import (
 from poet._planning import PlanningOptions, StepPlanner
 from poet._stats import StepStats
 from poet._waiting import Gate
-from poet._warn import warn
+from poet._warn import PLANNING_THREAD, warn, warn_of_what_waits
 
 _LONGEST_REST = 64  # calls
 _LONGEST_REST_FROM_NEW = 256  # likewise, where each of many calls was a stream of its own
@@ -52,6 +52,7 @@ def _stop_planning() -> None:
     for step in list(_wrapped):
         step._tell_of_unfinished_plan()
         step._stop_planning()
+    warn_of_what_waits()
 
 
 def _load_plain(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,6 +160,7 @@ class WrappedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one step and returns what it returns."""
+        warn_of_what_waits()
         self._raise_background_error()
         if self._planner.no_plan is not None and not self._closed:
             raise self._planner.no_plan
@@ -284,7 +286,7 @@ class WrappedStep:
             self._waiting.append(variant)
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._plan_waiting, name="poet-plan", daemon=True
+                    target=self._plan_waiting, name=PLANNING_THREAD, daemon=True
                 )
                 self._thread.start()
 
@@ -390,6 +392,7 @@ class WrappedStep:
             thread = self._thread
         if thread is not None:
             thread.join(timeout)
+        warn_of_what_waits()
         self._raise_background_error()
         return thread is None or not thread.is_alive()
 
@@ -439,6 +442,7 @@ class WrappedStep:
             self._waiting.clear()
         self._planner.stopped.set()
         close_session(self._session)
+        warn_of_what_waits()
 
     def __enter__(self) -> WrappedStep:
         return self

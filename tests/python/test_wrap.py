@@ -900,3 +900,16 @@ def test_after_an_interrupt_while_it_waited_the_next_call_plans(
             step()
         assert step.stats.plans == 1
         assert step.stats.followed_steps > 0
+
+
+def test_a_warning_of_the_planning_thread_names_the_callers_line() -> None:
+    model = _Model(width=16, depth=2, rows=64)
+    step = poet.wrap(model.step, ram_budget=1000, paging=False, cache_dir=None, time_limit_s=2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            step(model.x, model.y)
+            assert step.wait_for_plan(60)
+    (warning,) = [each for each in told if each.category is poet.BudgetWarning]
+    assert "poet found no plan within 1000 bytes" in str(warning.message)
+    assert warning.filename == __file__
