@@ -148,10 +148,13 @@ void Session::bringBack() {
 
 void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (mode_ != Mode::kFollow && !has_away_ && !is_policed_) return;
-  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
-  const std::lock_guard<std::mutex> lock(mutex_);
   const size_t count = op.schema().arguments().size();
   const c10::IValue* args = stack->data() + (stack->size() - count);
+  // Factories do not wait for the step: Python may call them with its own lock held.
+  if (forEachTensor(args, count, [](const at::Tensor& t, int, int) { return !isManaged(t); }))
+    return;
+  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (mode_ == Mode::kFollow) {
     executor_.touch(args, count);
     const OpTraits& traits = traitsOf(op);
