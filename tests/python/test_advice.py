@@ -66,12 +66,13 @@ def test_a_disk_is_named_where_nobody_asked_for_one() -> None:
 
 
 def test_an_op_that_takes_little_room_is_not_blamed() -> None:
+    beside = torch.zeros(8 << 20, dtype=torch.uint8)  # what really takes the room
     graph = poet.trace(tanh_step(), torch.randn(256, 64))
+    assert graph.base_bytes >= len(beside)
     schedule = poet.solve(graph=graph, ram_budget=graph.base_bytes + 64, time_limit_s=5)
-    small = [o for o in graph.ops if o.index == schedule.least_ram_op]
-    held = sum(graph.values[v].bytes for o in small for v in {*o.inputs, *o.outputs})
-    if held + sum(o.workspace_bytes for o in small) < 0.1 * graph.base_bytes:
-        assert not any("at once" in each for each in schedule.advice)
+    assert not schedule.has_plan
+    assert any("does not touch" in each for each in schedule.advice)
+    assert not any("at once" in each for each in schedule.advice)
 
 
 def test_more_memory_is_named_beside_a_larger_battery_where_it_would_help() -> None:
