@@ -452,8 +452,8 @@ std::string_view checked(std::string_view text) {
   POET_CHECK_AS(FormatError, text.size() > kCompactMagic.size() + kChecksumBytes, kWhat,
                 ": expected the bytes of a compact schedule, got ", text.size(), " bytes");
   POET_CHECK_AS(FormatError, text.substr(0, kCompactMagic.size()) == kCompactMagic, kWhat,
-                ": expected the bytes of a compact schedule: they begin with \"",
-                kCompactMagic, "\"");
+                ": expected the bytes of a compact schedule: they begin with \"", kCompactMagic,
+                "\"");
   const std::string_view body = text.substr(0, text.size() - kChecksumBytes);
   const uint64_t sum = Reader(text.substr(body.size()), kWhat).fixed(kChecksumBytes);
   POET_CHECK_AS(FormatError, sum == bytes::crc32(body), kWhat,

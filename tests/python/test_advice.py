@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from own_process import in_a_process_of_its_own
 from resident import budget_at
 from small_steps import chain_graph, tanh_step
 from torch import Tensor, nn
@@ -84,7 +85,7 @@ def test_more_memory_is_named_beside_a_larger_battery_where_it_would_help() -> N
         assert any("more memory" in each for each in schedule.advice) is told
 
 
-def test_state_that_could_lie_in_the_store_is_named() -> None:
+def _check_state_that_could_lie_in_the_store() -> None:
     graph = _adamw_graph()
     largest = max(value.bytes for value in graph.values)
     budget = graph.base_bytes + 12 * largest
@@ -94,6 +95,11 @@ def test_state_that_could_lie_in_the_store_is_named() -> None:
     assert any("away_between_steps=True" in each for each in schedule.advice), schedule.advice
     away = poet.solve(away_between_steps=True, **words)  # type: ignore[arg-type]
     assert not any("away_between_steps" in each for each in away.advice)
+
+
+def test_state_that_could_lie_in_the_store_is_named() -> None:
+    # where other tests' tensors lie beside the step, they would be what is named
+    in_a_process_of_its_own(_check_state_that_could_lie_in_the_store)
 
 
 def test_what_has_no_plan_is_no_rewritten_graph() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from own_process import in_a_process_of_its_own
 from resident import Peak, budget_at
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -241,10 +242,10 @@ def _check_peak(step: poet.WrappedStep, peak_bytes: int) -> None:
     assert peak_bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None:
+def _check_checkpoints_inside(use_reentrant: bool) -> None:
     """Their generator states are made where no operator shows them; the reentrant kind detaches
     the batch, whose alias must not live longer than in plain training."""
+    torch.set_num_threads(1)
     with Peak() as peak:
         torch.manual_seed(0)
         net = nn.ModuleList(
@@ -275,8 +276,14 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
     _check_peak(step, peak.bytes)
 
 
-def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None:
+    in_a_process_of_its_own(_check_checkpoints_inside, use_reentrant)
+
+
+def _check_storages_that_grow() -> None:
     """An out= argument that is too small, and resize_() of a batch."""
+    torch.set_num_threads(1)
     with Peak() as peak:
         torch.manual_seed(0)
         layers = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU())]
@@ -304,6 +311,10 @@ def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
         peak.begin()
         step(x)
     _check_peak(step, peak.bytes)
+
+
+def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
+    in_a_process_of_its_own(_check_storages_that_grow)
 
 
 @pytest.mark.parametrize("paging", [False, True])
