@@ -102,8 +102,9 @@ class Annealing {
   }
 
   void cool() {
-    const double progress =
+    const double moved =
         static_cast<double>(result_.moves) / static_cast<double>(options_.most_moves);
+    const double progress = std::max(moved, deadline_.elapsed() / options_.time_limit_seconds);
     temperature_ = unit_ * options_.hottest * std::pow(kColdest / options_.hottest, progress);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/between_moments.h"
 #include "planner/clock.h"
 #include "planner/lp_loop.h"
 #include "planner/program.h"
@@ -21,6 +22,8 @@ constexpr double kProofGap = 1e-4;
 constexpr double kLeastProgress = 0.01;
 constexpr int kMostIdleRounds = 2;
 constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the best plan
+// Relaxations that plans are rounded from: later ones have more cuts to find than plans to give.
+constexpr int kMostPlans = 6;
 
 // Where each stage of the fine problem lies: blocks and moments take turns.
 class Places {
@@ -116,116 +119,27 @@ Candidates momentCandidates(const Problem& coarse) {
 
 namespace {
 
-// What a point of the program has of each value, by block.
-class Shares {
- public:
-  Shares(const Program& program, const std::vector<double>& x) : program_(program), x_(x) {
-    const Problem& coarse = program.problem();
-    replayed_.resize(coarse.values.size());
-    for (const MicroStep& step : program.steps()) {
-      if (step.replay < 0 || x[static_cast<size_t>(step.column)] <= 0) continue;
-      for (const int v : coarse.replays[static_cast<size_t>(step.replay)].outputs)
-        replayed_[static_cast<size_t>(v)].emplace_back(step.stage,
-                                                       x[static_cast<size_t>(step.column)]);
-    }
-  }
-
-  // Of v in the block at `stage`, at most 1.
-  double replayed(int v, int stage) const {
-    double sum = 0;
-    for (const auto& [at, share] : replayed_[static_cast<size_t>(v)]) {
-      if (at == stage) sum += share;
-    }
-    return std::min(1.0, sum);
-  }
-  // Of v during the moment at `stage`.
-  double resident(int v, int stage) const {
-    const auto& events = program_.events()[static_cast<size_t>(v)];
-    const int step = program_.executionOf(stage);
-    const auto next = std::lower_bound(events.begin(), events.end(), step,
-                                       [](const TouchEvent& e, int s) { return e.step < s; });
-    if (next == events.begin() || next == events.end()) return 0;
-    return x_[static_cast<size_t>((next - 1)->gap_column)];
-  }
-
- private:
-  const Program& program_;
-  const std::vector<double>& x_;
-  std::vector<std::vector<std::pair<int, double>>> replayed_;  // by value: (stage, share)
-};
-
-}  // namespace
-
-std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& moments,
-                                  int64_t free_bytes, const Program& program,
-                                  const std::vector<double>& x) {
-  const Shares shares(program, x);
-  const auto stages = static_cast<size_t>(fine.numStages());
-  std::vector<double> bytes(stages + 1, 0), touched(stages, 0);
-  const auto add = [&](int first, int last, double amount) {
-    if (first > last || amount <= 0) return;
-    bytes[static_cast<size_t>(first)] += amount;
-    bytes[static_cast<size_t>(last) + 1] -= amount;
-  };
-  for (int v = 0; v < fine.numValues(); ++v) {
-    const Evictable& value = fine.values[static_cast<size_t>(v)];
-    if (value.bytes <= free_bytes || value.use_stages.empty()) continue;
-    const auto size = static_cast<double>(value.bytes);
-    auto use = value.use_stages.begin();
-    for (size_t k = 0; k <= moments.size(); ++k) {
-      const int first = k == 0 ? 0 : moments[k - 1] + 1;
-      const int last = (k < moments.size() ? moments[k] : fine.numStages()) - 1;
-      if (value.first_stage > last) continue;
-      if (value.use_stages.back() < first) break;
-      const bool is_new = value.first_stage >= first;
-      const int block = 2 * static_cast<int>(k);
-      const double replayed = is_new ? 0 : shares.replayed(v, block);
-      const double kept =
-          k < moments.size() ? std::max(0.0, shares.resident(v, block + 1) - replayed) : 0;
-      int until = is_new ? value.first_stage : first - 1;  // its last touch in the block
-      while (use != value.use_stages.end() && *use <= last) {
-        if (*use >= first) {
-          until = *use;
-          touched[static_cast<size_t>(*use)] += std::min(1.0, replayed) * size;
-        }
-        ++use;
-      }
-      add(is_new ? value.first_stage + 1 : first, until, std::max(kept, 1 - replayed) * size);
-      add(until + 1, last, kept * size);
-    }
-  }
-  std::vector<Excess> worst;
-  const auto budget = static_cast<double>(program.options().budget_bytes);
-  double resident = 0;
-  size_t block = moments.size() + 1;  // of the last of `worst`
-  for (size_t t = 0; t < stages; ++t) {
-    resident += bytes[t];
-    const double excess =
-        resident + touched[t] + static_cast<double>(fine.stages[t].fixed_during_bytes) - budget;
-    const auto k = static_cast<size_t>(
-        std::lower_bound(moments.begin(), moments.end(), static_cast<int>(t)) - moments.begin());
-    if (k < moments.size() && moments[k] == static_cast<int>(t)) continue;
-    if (worst.empty() || block != k) {
-      worst.push_back({.stage = static_cast<int>(t), .bytes = excess});
-      block = k;
-    } else if (excess > worst.back().bytes) {
-      worst.back() = {.stage = static_cast<int>(t), .bytes = excess};
-    }
-  }
-  std::sort(worst.begin(), worst.end(), [](const Excess& a, const Excess& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.stage < b.stage;
-  });
-  return worst;
-}
-
-namespace {
-
 int plainPeak(const Problem& fine) {
   const Timeline plain = makeTimeline(fine, fine.leastPlan());
   return std::max_element(
              plain.steps.begin(), plain.steps.end(),
              [](const TimelineStep& a, const TimelineStep& b) { return a.bytes < b.bytes; })
       ->stage;
+}
+
+Program programAtMoments(const Problem& coarse, int64_t budget_bytes,
+                         const std::optional<double>& replay_seconds_limit) {
+  return Program(coarse, momentCandidates(coarse),
+                 {.budget_bytes = budget_bytes,
+                  .replay_seconds_limit = replay_seconds_limit,
+                  .relaxed = true,
+                  .rows_at_replays = false});
+}
+
+void addMoments(const std::vector<Excess>& worst, size_t most, std::vector<int>& moments) {
+  const size_t count = std::min(worst.size(), std::max<size_t>(1, most));
+  for (size_t i = 0; i < count; ++i) moments.push_back(worst[i].stage);
+  std::sort(moments.begin(), moments.end());
 }
 
 class BoundAtMoments {
@@ -243,11 +157,8 @@ class BoundAtMoments {
     moments_ = {plainPeak(fine_)};
     while (!deadline_.over()) {
       const Problem coarse = atMoments(fine_, moments_, free_bytes_);
-      const Program program(coarse, momentCandidates(coarse),
-                            {.budget_bytes = budget_bytes_,
-                             .replay_seconds_limit = options_.replay_seconds_limit,
-                             .relaxed = true,
-                             .rows_at_replays = false});
+      const Program program =
+          programAtMoments(coarse, budget_bytes_, options_.replay_seconds_limit);
       if (result_.any && program.numColumns() > kMostColumns) break;
       const double begin = deadline_.elapsed();
       Relaxation root =
@@ -266,7 +177,7 @@ class BoundAtMoments {
       const bool progressed = result_.bound_cost - known > kLeastProgress * (best_cost_ - known);
       idle_rounds_ = progressed || !keeps_budget ? 0 : idle_rounds_ + 1;
       if (idle_rounds_ == kMostIdleRounds) break;
-      addMoments(worst, keeps_budget ? moments_.size() : moments_.size() / 2);
+      addMoments(worst, keeps_budget ? moments_.size() : moments_.size() / 2, moments_);
     }
     return std::move(result_);
   }
@@ -280,12 +191,6 @@ class BoundAtMoments {
 
   bool isClose() const {
     return best_cost_ - result_.bound_cost <= kCloseEnough * fine_.plain_seconds;
-  }
-
-  void addMoments(const std::vector<Excess>& worst, size_t most) {
-    const size_t count = std::min(worst.size(), std::max<size_t>(1, most));
-    for (size_t i = 0; i < count; ++i) moments_.push_back(worst[i].stage);
-    std::sort(moments_.begin(), moments_.end());
   }
 
   void search(const Program& program, Relaxation& root, double share) {
@@ -320,23 +225,40 @@ class BoundAtMoments {
 std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options) {
   const int peak = plainPeak(fine);
   const Problem coarse = atMoments(fine, {peak});
-  const Program program(coarse, momentCandidates(coarse),
-                        {.budget_bytes = options.budget_bytes,
-                         .replay_seconds_limit = options.replay_seconds_limit,
-                         .relaxed = true,
-                         .rows_at_replays = false});
+  const Program program =
+      programAtMoments(coarse, options.budget_bytes, options.replay_seconds_limit);
   const Relaxation found =
       relax(program, {.time_limit_seconds = options.time_limit_seconds, .solver = options.solver});
   std::vector<char> kept;
   if (found.x.empty()) return kept;
-  const Shares shares(program, found.x);
+  const PointAtMoments point(program, found.x);
   for (int v = 0; v < fine.numValues(); ++v) {
     const Evictable& value = fine.values[static_cast<size_t>(v)];
     const bool crosses =
         value.first_stage < peak && !value.use_stages.empty() && value.use_stages.back() > peak;
-    kept.push_back(!crosses || shares.resident(v, 1) > kHalf);
+    kept.push_back(!crosses || point.resident(v, 1) > kHalf);
   }
   return kept;
+}
+
+std::vector<ReplayPlan> plansAtMoments(const Problem& fine, const KeptOptions& options) {
+  const Deadline deadline(options.time_limit_seconds);
+  std::vector<ReplayPlan> plans;
+  std::vector<int> moments = {plainPeak(fine)};
+  while (plans.size() < kMostPlans && !deadline.over()) {
+    const Problem coarse = atMoments(fine, moments);
+    const Program program =
+        programAtMoments(coarse, options.budget_bytes, options.replay_seconds_limit);
+    if (!plans.empty() && program.numColumns() > kMostColumns) break;
+    const Relaxation found =
+        relax(program, {.time_limit_seconds = deadline.left(), .solver = options.solver});
+    if (found.x.empty()) break;
+    plans.push_back(planBetween(fine, moments, program, found.x));
+    const std::vector<Excess> worst = excessBetween(fine, moments, 0, program, found.x);
+    if (worst.empty() || worst.front().bytes <= 0) break;
+    addMoments(worst, moments.size() / 2, moments);
+  }
+  return plans;
 }
 
 BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,

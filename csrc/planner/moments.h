@@ -8,6 +8,7 @@
 #include "planner/candidates.h"
 #include "planner/exact.h"
 #include "planner/problem.h"
+#include "planner/replay_plan.h"
 
 namespace poet::planner {
 
@@ -38,17 +39,6 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
 // All replays of a problem at moments, in its blocks.
 Candidates momentCandidates(const Problem& coarse);
 
-// Where a point of the program at moments has the most in memory between them: the stage of each
-// block that needs the most, worst first. What a block replays comes as late as it can and what it
-// has touched for the last time goes at once, as far as the point has it so.
-struct Excess {
-  int stage = 0;
-  double bytes = 0;  // above the budget; negative below it
-};
-std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& moments,
-                                  int64_t free_bytes, const Program& program,
-                                  const std::vector<double>& x);
-
 // By value: whether the relaxation at one moment, the stage at which plain training needs the most,
 // keeps it across that moment (or it is not there then). Nearly whole: what to evict is read off
 // it. Empty where the relaxation has no point.
@@ -59,6 +49,12 @@ struct KeptOptions {
   SolverChoice solver = {};
 };
 std::vector<char> keptAtPeak(const Problem& fine, const KeptOptions& options);
+
+// The plans that the relaxations round to (planBetween), at one moment, two, three and so on,
+// chosen as below. Each may exceed the budget, the last one mostly least. They have the replays
+// that pay off at the peak, and the chains that those need, however long: as candidates they are
+// what a few ancestors of each stage's inputs are not.
+std::vector<ReplayPlan> plansAtMoments(const Problem& fine, const KeptOptions& options);
 
 // Note [Which moments]
 // The first moment is the stage at which plain training needs the most. The relaxation at the

@@ -23,7 +23,8 @@ constexpr double kSecondsTolerance = 1e-9;
 // next use.
 constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
-constexpr double kGuideShare = 0.1;  // of the time left, for a relaxation that guides them
+constexpr double kGuideShare = 0.1;    // of the time left, for a relaxation that guides them
+constexpr double kMomentShare = 0.05;  // likewise, for the plans at moments
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
@@ -31,6 +32,11 @@ constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of t
 constexpr int64_t kBurst = 1000000;
 constexpr int64_t kMovesPerStage = 2000;  // small steps are searched through in no time
 constexpr double kHot = 3, kCold = 0.15;
+// The race: all starts for this share of it, then the best few.
+constexpr double kRaceShare = 0.2;  // of the time limit
+constexpr double kHeatShare = 0.5;
+constexpr size_t kFinalists = 3;
+constexpr double kColdest = 0.05;
 constexpr double kRoundUp = 0.35;
 // The program.
 constexpr int kAncestors = 12;
@@ -41,7 +47,9 @@ constexpr double kRelaxationShare = 0.5;  // of the time limit, for all of them 
 constexpr double kRelaxAgainShare =
     0.15;  // of the time left: one that takes longer is not repeated
 constexpr int kMostColumnsToRelax = 150000;
-constexpr int kFewAncestors = 4;  // where programs are larger than that
+// Larger programs have few ancestors. What they lack of the chains that are worth replaying the
+// plans at moments have.
+constexpr int kManyColumns = 30000, kFewAncestors = 4;
 constexpr double kWindowSeconds = 2;
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 6000;
@@ -72,10 +80,14 @@ class PlanSearch {
     for (const ReplayPlan& start : starts) consider(start);
     greedyStarts();
     guidedStarts();
+    momentStarts();
     if (limits_.bound_first && !finished()) rebuildProgram();
     if (problem_.pages()) annealWithoutPages();
-    annealOnce(firstBurst(), kHot);
-    annealOnce(firstBurst(), kCold);
+    raceStarts();
+    if (!outcome_.best) {
+      annealOnce(firstBurst(), kHot);
+      annealOnce(firstBurst(), kCold);
+    }
     while (!done()) {
       if (!program_ || stale_) {
         rebuildProgram();
@@ -187,6 +199,7 @@ class PlanSearch {
         any = true;
         consider(*plan);
         keepAsCandidate(*plan);
+        starts_.push_back(*plan);
         mendGreedy(*plan, budget, exponent);
       }
       if (any) return;
@@ -209,9 +222,66 @@ class PlanSearch {
           {.budget_bytes = goal_.budget_bytes, .distance_exponent = exponent, .kept = kept});
       if (!plan) continue;
       consider(*plan);
+      starts_.push_back(*plan);
       mendGreedy(*plan, goal_.budget_bytes, exponent, kept);
     }
     if (outcome_.best) keepAsCandidate(*outcome_.best);
+  }
+
+  // Their replays are candidates.
+  void momentStarts() {
+    if (goal_.least_peak || finished()) return;
+    for (ReplayPlan& plan :
+         plansAtMoments(problem_, {.budget_bytes = goal_.budget_bytes,
+                                  .replay_seconds_limit = goal_.replay_seconds_limit,
+                                  .time_limit_seconds = kMomentShare * deadline_.left(),
+                                  .solver = limits_.solver})) {
+      dropUselessReplays(problem_, plan);
+      consider(plan);
+      keepAsCandidate(plan);
+    }
+  }
+
+  // Note [Racing starts]
+  // Greedy plans that differ in what they evict are good in different ways, and their costs say
+  // little of what a cold walk makes of them; a hot one forgets them. So each is walked from for a
+  // short while, and the best few for longer. For the steps and budgets of
+  // benchmarks/planner/table.py that found cheaper plans than one hot walk and one cold one of the
+  // same time in 35 of 39 rows with a greedy plan.
+  void raceStarts() {
+    if (goal_.least_peak || starts_.empty() || finished()) return;
+    const double seconds = std::min(kRaceShare * limits_.time_limit_seconds, deadline_.left());
+    const int64_t moves = 2 * firstBurst();
+    std::vector<AnnealingResult> heat;
+    const auto walk = [&](const ReplayPlan& start, double share, int64_t most) {
+      return anneal(problem_, start,
+                    {.budget_bytes = goal_.budget_bytes,
+                     .replay_seconds_limit = goal_.replay_seconds_limit,
+                     .most_moves = most,
+                     .hottest = kColdest,
+                     .time_limit_seconds = std::min(share * seconds, deadline_.left()),
+                     .seed = ++seed_});
+    };
+    const auto count = static_cast<int64_t>(starts_.size());
+    for (const ReplayPlan& start : starts_) {
+      if (deadline_.over()) break;
+      heat.push_back(walk(start, kHeatShare / static_cast<double>(count),
+                          static_cast<int64_t>(kHeatShare * static_cast<double>(moves)) / count));
+    }
+    std::erase_if(heat, [](const AnnealingResult& result) { return !result.best; });
+    std::stable_sort(heat.begin(), heat.end(),
+                     [](const auto& a, const auto& b) { return a.cost < b.cost; });
+    if (heat.size() > kFinalists) heat.resize(kFinalists);
+    for (const AnnealingResult& finalist : heat) {
+      consider(*finalist.best);
+      const AnnealingResult last =
+          walk(*finalist.best, (1 - kHeatShare) / kFinalists,
+               static_cast<int64_t>((1 - kHeatShare) * static_cast<double>(moves)) /
+                   static_cast<int64_t>(kFinalists));
+      const ReplayPlan& plan = last.best ? *last.best : *finalist.best;
+      consider(plan);
+      keepAsCandidate(plan);
+    }
   }
 
   // It knows of generator states too late: again with what they took less.
@@ -277,7 +347,7 @@ class PlanSearch {
   void rebuildProgram() {
     search_.reset();
     program_ = programWith(ancestors_);
-    if (program_->numColumns() > kMostColumnsToRelax && ancestors_ > kFewAncestors) {
+    if (program_->numColumns() > kManyColumns && ancestors_ > kFewAncestors) {
       ancestors_ = kFewAncestors;
       program_ = programWith(ancestors_);
     }
@@ -398,7 +468,8 @@ class PlanSearch {
   const PlanCallback& on_better_;
   const Deadline deadline_;
   SearchOutcome outcome_;
-  std::vector<ReplayPlan> extra_;  // plans whose replays are candidates
+  std::vector<ReplayPlan> extra_;   // plans whose replays are candidates
+  std::vector<ReplayPlan> starts_;  // of the race
   std::unique_ptr<Program> program_;
   Relaxation relaxation_;
   std::unique_ptr<LocalSearch> search_;

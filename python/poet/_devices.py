@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -16,6 +15,7 @@ from typing import Any
 
 from poet import _C
 from poet._errors import ArgumentError, FormatError, PoetRuntimeError
+from poet._names import unknown_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,16 +96,6 @@ def find_device(platform: object) -> Device:
     if text not in device_names():
         raise unknown_name("platform", "a device", text, device_names(), "or the path of a .toml")
     return _own_device(text)
-
-
-def unknown_name(argument: str, what: str, got: str, known: list[str], also: str) -> ArgumentError:
-    """The error for a name that nobody knows, with the nearest known ones first."""
-    close = difflib.get_close_matches(got.lower(), known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
-    shown = got if len(got) <= 60 else got[:60] + "..."
-    return ArgumentError(
-        f"{argument}: expected {what} ({also}); got {shown!r}. {hint}Known: {', '.join(known)}."
-    )
 
 
 @functools.cache

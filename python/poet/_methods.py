@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from poet._errors import ArgumentError
+from poet._names import not_one_of
 
 _COLUMNS = {
     "general_graphs": "general graphs",
@@ -117,5 +117,4 @@ def check_method(method: object) -> str:
     known = methods()
     if isinstance(method, str) and method in known:
         return method
-    names = ", ".join(repr(name) for name in known)
-    raise ArgumentError(f"method: expected one of {names}; got {method!r}.")
+    raise not_one_of("method", known, method)

@@ -11,7 +11,8 @@ import json
 from typing import Any
 
 from poet import _C
-from poet._devices import data_folder, unknown_name
+from poet._devices import data_folder
+from poet._names import unknown_name
 
 
 def paper_names() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from poet import _C
-from poet._enums import NodeKind
+from poet._enums import NodeKind, Status
 from poet._errors import ArgumentError
 from poet._outputs import check_picture, load_figure
 from poet._timeline import Timeline, timeline
@@ -68,7 +68,7 @@ def plot_pareto(
     """Draws what less memory costs.
 
     Args:
-        schedules: what `poet.pareto` returned; those without a plan are left out.
+        schedules: what `poet.pareto` returned; budgets without a plan are marked at the bottom.
         path: file to write; None for none.
 
     Returns:
@@ -87,7 +87,16 @@ def plot_pareto(
     scale, unit = _unit(max(each.ram_budget or each.peak_bytes for each in planned))
     budgets = [(each.ram_budget or each.peak_bytes) / scale for each in planned]
     costs = [_cost(each) for each in planned]
-    axes.plot(budgets, costs, "o-", color=_COLOURS[NodeKind.OP][1], label="best plan found")
+    # In steps: up to the next budget that was solved, this plan is the best that is known.
+    axes.plot(
+        budgets,
+        costs,
+        "o-",
+        drawstyle="steps-post",
+        color=_COLOURS[NodeKind.OP][1],
+        label="best plan found",
+    )
+    _mark_budgets_without_plan(axes, [each for each in schedules if not each.has_plan], scale)
     bounded = [
         (budget, each.bound_all)
         for budget, each in zip(budgets, planned, strict=True)
@@ -96,11 +105,38 @@ def plot_pareto(
     if bounded:
         # Not joined: between two budgets a bound is not on the line through theirs.
         axes.plot(*zip(*bounded, strict=True), "_", color="0.5", label="no plan costs less")
+    axes.set_title(_pareto_title(planned), fontsize=10, loc="left")
     axes.set_xlabel(f"memory budget ({unit})")
     axes.set_ylabel("energy of a step (J)" if objective == "energy" else "time of a step (s)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return _written(figure, path)
+
+
+def _mark_budgets_without_plan(axes: Any, unplanned: Sequence[_C.Schedule], scale: float) -> None:
+    for is_proven, label in ((True, "no plan exists"), (False, "no plan found in time")):
+        budgets = [
+            each.ram_budget / scale
+            for each in unplanned
+            if each.ram_budget and (each.status is Status.INFEASIBLE) is is_proven
+        ]
+        if budgets:
+            axes.plot(
+                budgets,
+                [0.02] * len(budgets),
+                "x" if is_proven else "1",
+                color=_BUDGET_COLOUR,
+                transform=axes.get_xaxis_transform(),
+                label=label,
+            )
+
+
+def _pareto_title(planned: Sequence[_C.Schedule]) -> str:
+    least, most = planned[0], planned[-1]
+    what = "energy" if least.objective == "energy" else "time"
+    memory = 1 - (least.ram_budget or least.peak_bytes) / (most.ram_budget or most.peak_bytes)
+    more = _cost(least) / _cost(most) - 1 if _cost(most) > 0 else 0.0
+    return f"What less memory costs: {memory:.0%} less of it for {more:.1%} more {what} a step"
 
 
 def _cost(schedule: _C.Schedule) -> float:

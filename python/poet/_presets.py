@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from poet import _preset_networks as networks
-from poet._devices import unknown_name
 from poet._errors import PoetRuntimeError
+from poet._names import unknown_name
 
 _WORDS = 1000  # tokens are drawn from the first of each vocabulary
 

@@ -25,6 +25,7 @@ from poet._enums import Objective, Phase, Solver, Status
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._methods import check_method
 from poet._models import ModelRequest, is_paper
+from poet._names import not_one_of
 from poet._original import solve_original
 from poet._profile import with_known_times, with_known_watts
 from poet._progress import SearchBar
@@ -475,13 +476,12 @@ def flag(value: object, name: str) -> bool:
 
 def parse_objective(minimize: object) -> Objective:
     """The objective of that name."""
-    names = ", ".join(repr(str(objective)) for objective in Objective)
     if isinstance(minimize, str):
         try:
             return Objective(minimize)
         except ValueError:
             pass
-    raise ArgumentError(f"minimize: expected one of {names}; got {minimize!r}.")
+    raise not_one_of("minimize", Objective, minimize)
 
 
 def worker_path() -> Path:

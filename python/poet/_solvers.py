@@ -14,6 +14,7 @@ from typing import Any
 
 from poet._enums import Solver
 from poet._errors import ArgumentError, PoetRuntimeError
+from poet._names import not_one_of
 
 _PROBE_SECONDS = 60.0
 # In the package that is named first: below its folder.
@@ -59,8 +60,7 @@ def parse_solver(solver: object) -> Solver:
             return Solver(solver)
         except ValueError:
             pass
-    names = ", ".join(repr(str(known)) for known in Solver)
-    raise ArgumentError(f"solver: expected one of {names}; got {solver!r}.")
+    raise not_one_of("solver", Solver, solver)
 
 
 def check_solver(solver: Solver, worker: Path) -> None:

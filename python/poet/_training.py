@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from poet import _C
 from poet._errors import ArgumentError
 from poet._live import tensors_in
+from poet._names import did_you_mean
 from poet._trace import record
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -201,6 +202,7 @@ def check_optimizer(optimizer: object) -> None:
     raise ArgumentError(
         f"optimizer: expected one of {names}, a torch.optim.Optimizer, a function that makes one "
         f"from a list of parameters, or None for forward and backward alone; got {optimizer!r:.60}."
+        f"{did_you_mean(optimizer, OPTIMIZERS)}"
     )
 
 

@@ -75,6 +75,16 @@ def test_a_curve_is_drawn(tmp_path: Path) -> None:
     assert len(figure.axes[0].lines[0].get_xdata()) == sum(s.has_plan for s in curve)
 
 
+def test_budgets_without_a_plan_are_marked_in_a_curve() -> None:
+    curve = poet.pareto(graph=chain_graph(8), budgets=["20%", "70%", "100%"], time_limit_s=5)
+    assert [each.has_plan for each in curve] == [False, True, True]
+    (axes,) = poet.plot_pareto(curve).axes
+    drawn = {line.get_label(): len(line.get_xdata()) for line in axes.lines}
+    assert drawn["no plan exists"] == 1
+    assert drawn["best plan found"] == 2
+    assert "less of it for" in axes.get_title(loc="left")
+
+
 def test_what_cannot_be_drawn_says_why(paged: poet.Schedule, tmp_path: Path) -> None:
     without = poet.solve(model="linear", graph="paper", platform="m4", ram_budget=100)
     with pytest.raises(poet.ArgumentError, match="this one is infeasible"):

@@ -112,7 +112,7 @@ TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
 // after the other.
 TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
   int tight = 0, missed = 0;
-  for (int i = 0; i < 2 * numCases(); ++i) {
+  for (int i = 0; i < numCases(); ++i) {
     SCOPED_TRACE(i);
     const Graph graph = testing::randomGraph(80000 + static_cast<uint64_t>(i));
     DeviceProfile device = deviceWithStore();
@@ -122,7 +122,7 @@ TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
     options.ram_budget_bytes = simulatePlain(graph, device).peak_bytes * 7 / 10;
     options.minimize = Objective::kTime;
     options.recompute = i % 2 == 0;
-    options.time_limit_seconds = 1;
+    options.time_limit_seconds = 0.2;
     options.deterministic = true;
     const Schedule free = solve(graph, device, options);
     if (!free.hasPlan()) continue;
@@ -139,7 +139,7 @@ TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
     EXPECT_TRUE(solve(graph, device, options).hasPlan());
   }
   EXPECT_GT(tight, 0);
-  std::printf("%d of %d found none in time\n", missed, 6 * numCases());
+  std::printf("%d of %d found none in time\n", missed, 3 * numCases());
 }
 
 // Less time than the plain step takes is no question of memory.
