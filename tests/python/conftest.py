@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -30,3 +31,4 @@ def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[
             clear = getattr(thing, "cache_clear", None)
             if clear is not None:
                 clear()
+    gc.collect()

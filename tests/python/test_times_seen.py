@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from resident import budget_at
 from small_steps import chain_graph
 
 import poet
@@ -64,7 +65,8 @@ def train_step(delay: list[float]) -> Callable[[], torch.Tensor]:
 
 
 def _wrapped(step: Callable[[], torch.Tensor], **options: Any) -> poet.WrappedStep:
-    usual = {"ram_budget": "90%", "background": False, "paging": False, "time_limit_s": 30}
+    # Of what the step itself takes: beside it lie other tests' tensors.
+    usual = {"ram_budget": budget_at(0.9, step), "background": False, "paging": False, "time_limit_s": 30}
     return poet.wrap(step, **(usual | options))
 
 
