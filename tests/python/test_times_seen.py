@@ -66,7 +66,12 @@ def train_step(delay: list[float]) -> Callable[[], torch.Tensor]:
 
 def _wrapped(step: Callable[[], torch.Tensor], **options: Any) -> poet.WrappedStep:
     # Of what the step itself takes: beside it lie other tests' tensors.
-    usual = {"ram_budget": budget_at(0.9, step), "background": False, "paging": False, "time_limit_s": 30}
+    usual = {
+        "ram_budget": budget_at(0.9, step),
+        "background": False,
+        "paging": False,
+        "time_limit_s": 30,
+    }
     return poet.wrap(step, **(usual | options))
 
 
