@@ -245,9 +245,7 @@ class PlanSearch {
   // Note [Racing starts]
   // Greedy plans that differ in what they evict are good in different ways, and their costs say
   // little of what a cold walk makes of them; a hot one forgets them. So each is walked from for a
-  // short while, and the best few for longer. For the steps and budgets of
-  // benchmarks/planner/table.py that found cheaper plans than one hot walk and one cold one of the
-  // same time in 35 of 39 rows with a greedy plan.
+  // short while, and the best few for longer. docs/planner.md has what that gains.
   void raceStarts() {
     if (goal_.least_peak || starts_.empty() || finished()) return;
     const double seconds = std::min(kRaceShare * limits_.time_limit_seconds, deadline_.left());
