@@ -36,7 +36,7 @@ constexpr double kHot = 3, kCold = 0.15;
 constexpr double kRaceShare = 0.2;  // of the time limit
 constexpr double kHeatShare = 0.5;
 constexpr size_t kFinalists = 3;
-constexpr double kColdest = 0.05;
+constexpr double kRaceHottest = 0.05;
 constexpr double kRoundUp = 0.35;
 // The program.
 constexpr int kAncestors = 12;
@@ -115,6 +115,7 @@ class PlanSearch {
         ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden)
       return false;
     ancestors_ *= kWidening;
+    most_columns_ = kMostColumnsToRelax;
     narrow_bound_ = 0;
     if (outcome_.bound_cost > problem_.constant_cost) narrow_bound_ = outcome_.bound_cost;
     outcome_.bound_cost = 0;
@@ -256,7 +257,7 @@ class PlanSearch {
                     {.budget_bytes = goal_.budget_bytes,
                      .replay_seconds_limit = goal_.replay_seconds_limit,
                      .most_moves = most,
-                     .hottest = kColdest,
+                     .hottest = kRaceHottest,
                      .time_limit_seconds = std::min(share * seconds, deadline_.left()),
                      .seed = ++seed_});
     };
@@ -345,7 +346,7 @@ class PlanSearch {
   void rebuildProgram() {
     search_.reset();
     program_ = programWith(ancestors_);
-    if (program_->numColumns() > kManyColumns && ancestors_ > kFewAncestors) {
+    if (program_->numColumns() > most_columns_ && ancestors_ > kFewAncestors) {
       ancestors_ = kFewAncestors;
       program_ = programWith(ancestors_);
     }
@@ -476,6 +477,7 @@ class PlanSearch {
   uint64_t seed_ = 0;
   int turn_ = 0;
   int ancestors_ = kAncestors;
+  int most_columns_ = kManyColumns;  // more once it is widened: else it would come back to the few
   double narrow_bound_ = 0;  // over fewer candidates, while there is none over the present ones
   double last_progress_ = 0;
   double relaxation_seconds_ = 0, last_relaxation_seconds_ = 0;
