@@ -15,9 +15,7 @@ constexpr double kSecondsPerOp = 2e-6;  // of work, to simulate a plan
 
 }  // namespace
 
-bool Incumbent::offer(const Problem& problem, const ReplayPlan& plan) {
-  return take(simulated(problem, plan), plan);
-}
+bool Incumbent::offer(const ReplayPlan& plan) { return take(simulated(plan), plan); }
 
 bool Incumbent::offer(const Schedule& schedule, const ReplayPlan& plan) {
   Schedule own = emptySchedule(graph_, options_);
@@ -52,10 +50,10 @@ bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan) {
   return true;
 }
 
-Schedule Incumbent::simulated(const Problem& problem, const ReplayPlan& plan) const {
+Schedule Incumbent::simulated(const ReplayPlan& plan) const {
   Schedule schedule = emptySchedule(graph_, options_);
   schedule.status = Status::kFeasible;
-  writeActions(problem, plan, schedule);
+  writeActions(refinement_.fine(), refinement_.refined(plan), schedule);
   chargeWork(kSecondsPerOp * graph_.numOps());
   if (profile_.dma_channels > 0) {
     Schedule timed = schedule;

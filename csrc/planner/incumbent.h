@@ -5,7 +5,7 @@
 #include <string>
 
 #include "planner/planner.h"
-#include "planner/problem.h"
+#include "planner/refinement.h"
 #include "planner/replay_plan.h"
 #include "planner/transfer_timing.h"
 
@@ -20,25 +20,27 @@ inline constexpr double kOptimalGap = 1e-6;  // relative
 class Incumbent {
  public:
   Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
-            const IncumbentCallback& callback, const ProgressCallback& on_progress)
+            const Refinement& refinement, const IncumbentCallback& callback,
+            const ProgressCallback& on_progress)
       : graph_(graph),
         profile_(profile),
         options_(options),
+        refinement_(refinement),
         callback_(callback),
         on_progress_(on_progress),
         facts_(graph),
         timing_(facts_, profile) {}
 
-  // Takes the plan if the simulator finds it within the budgets and better than the best so far;
-  // then the callback hears of it. True where it was taken.
-  bool offer(const Problem& problem, const ReplayPlan& plan);
+  // Takes the plan of the coarse graph if the simulator finds it within the budgets and better than
+  // the best so far; then the callback hears of it. True where it was taken.
+  bool offer(const ReplayPlan& plan);
 
-  // Likewise of a schedule of the same graph, as it stands; `plan` holds its replays.
+  // Likewise of a schedule of the fine graph, as it stands; `plan` holds its replays.
   bool offer(const Schedule& schedule, const ReplayPlan& plan);
 
   // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not. Its
   // transfers are timed where they run beside computation (TransferTiming).
-  Schedule simulated(const Problem& problem, const ReplayPlan& plan) const;
+  Schedule simulated(const ReplayPlan& plan) const;
 
   bool any() const { return best_.has_value(); }
   const Schedule& best() const { return *best_; }
@@ -73,6 +75,7 @@ class Incumbent {
   const Graph& graph_;
   const DeviceProfile& profile_;
   const SolveOptions& options_;
+  const Refinement& refinement_;
   const IncumbentCallback& callback_;
   const ProgressCallback& on_progress_;
   const GraphFacts facts_;

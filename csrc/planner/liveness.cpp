@@ -1,6 +1,7 @@
 #include "planner/liveness.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace poet::planner {
@@ -9,6 +10,8 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kWorkOfBlock =
     50;  // to find the need of a block again, against a block of a span
+constexpr size_t kLanes = 4;
+using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 
 }  // namespace
 
@@ -17,9 +20,7 @@ Liveness::Liveness(const Problem& problem, const ReplayPlan& plan, int64_t budge
       budget_(budget_bytes),
       width_(static_cast<int>(problem.replays.size()) + 2),
       plan_{std::vector<std::vector<int>>(problem.stages.size())},
-      readers_(problem.values.size()),
-      touched_(problem.values.size()),
-      born_(problem.values.size(), -1),
+      events_(problem.values.size()),
       at_(problem.replays.size()),
       seen_(problem.values.size(), 0),
       resident_(problem.values.size(), 0) {
@@ -52,14 +53,13 @@ void Liveness::findBlocks(const ReplayPlan& plan) {
 }
 
 void Liveness::findEvents() {
-  for (size_t r = 0; r < problem_.replays.size(); ++r) {
-    for (const int u : problem_.replays[r].inputs)
-      readers_[static_cast<size_t>(u)].push_back(static_cast<int>(r));
-  }
-  for (size_t v = 0; v < problem_.values.size(); ++v) {
-    const Evictable& value = problem_.values[v];
-    if (value.first_stage >= 0) born_[v] = block_of_[static_cast<size_t>(value.first_stage)];
-    for (const int t : value.use_stages) touched_[v].push_back(block_of_[static_cast<size_t>(t)]);
+  for (int v = 0; v < problem_.numValues(); ++v) {
+    const Evictable& value = problem_.values[static_cast<size_t>(v)];
+    if (value.first_stage >= 0)
+      addEvent(v, {.key = keyOf(block_of_[static_cast<size_t>(value.first_stage)], birth()),
+                   .kind = Event::kBirth});
+    for (const int t : value.use_stages)
+      addEvent(v, {.key = keyOf(block_of_[static_cast<size_t>(t)], execution())});
   }
 }
 
@@ -67,74 +67,55 @@ void Liveness::findEvents() {
 void Liveness::findPlain() {
   const size_t blocks = stage_of_block_.size();
   live_bytes_.assign(blocks + 1, 0);
-  need_.assign(blocks, 0);
+  over_.assign(blocks, 0);
   generators_.assign(blocks, 0);
   is_stale_.assign(blocks, 0);
   for (size_t v = 0; v < problem_.values.size(); ++v) {
-    if (touched_[v].empty()) continue;
     const Evictable& value = problem_.values[v];
-    live_bytes_[static_cast<size_t>(born_[v] + 1)] += value.bytes;
-    live_bytes_[static_cast<size_t>(touched_[v].back() + 1)] -= value.bytes;
+    if (value.use_stages.empty()) continue;
+    const int born = value.first_stage < 0 ? -1 : block_of_[static_cast<size_t>(value.first_stage)];
+    const int last = block_of_[static_cast<size_t>(value.use_stages.back())];
+    live_bytes_[static_cast<size_t>(born + 1)] += static_cast<double>(value.bytes);
+    live_bytes_[static_cast<size_t>(last + 1)] -= static_cast<double>(value.bytes);
     if (value.starts_away) wrong_start_ += value.bytes;
   }
   for (size_t b = 0; b < blocks; ++b) live_bytes_[b + 1] += live_bytes_[b];
   seconds_ = problem_.constant_seconds;
   cost_ = problem_.constant_cost;
+  sumExcess();
   for (size_t b = 0; b < blocks; ++b) markStale(static_cast<int>(b));
 }
 
 // ---- events
 // --------------------------------------------------------------------------------------------------------
 
-Liveness::Next Liveness::nextEvent(int v, Key after) const {
-  const auto index = static_cast<size_t>(v);
-  Next next{.key = kNever};
-  const auto offer = [&](Key key, bool touches) {
-    if (key < next.key) next = {.key = key, .touches = touches};
-  };
-  if (born_[index] >= 0 && keyOf(born_[index], birth()) > after)
-    offer(keyOf(born_[index], birth()), false);
-  const auto first = [&](const std::vector<int>& blocks, int where) {
-    const auto found = std::partition_point(blocks.begin(), blocks.end(),
-                                            [&](int b) { return keyOf(b, where) <= after; });
-    return found == blocks.end() ? kNever : keyOf(*found, where);
-  };
-  offer(first(touched_[index], execution()), true);
-  for (const int r : readers_[index]) {
-    if (!at_[static_cast<size_t>(r)].empty()) offer(first(at_[static_cast<size_t>(r)], r), true);
-  }
-  const Evictable& value = problem_.values[index];
-  for (const int r : {value.recipe, value.page}) {
-    if (r >= 0 && !at_[static_cast<size_t>(r)].empty())
-      offer(first(at_[static_cast<size_t>(r)], r), false);
-  }
-  return next;
+bool Liveness::isTouchedNext(int v, Key after) const {
+  const auto& events = events_[static_cast<size_t>(v)];
+  const auto next = std::partition_point(events.begin(), events.end(),
+                                         [&](const Event& event) { return event.key <= after; });
+  return next != events.end() && next->kind == Event::kTouch;
 }
 
 Liveness::Previous Liveness::previousEvent(int v, Key before) const {
-  const auto index = static_cast<size_t>(v);
-  Previous previous;
-  Key latest = -1;
-  const auto offer = [&](const std::vector<int>& blocks, int where, int maker) {
-    const auto found = std::partition_point(blocks.begin(), blocks.end(),
-                                            [&](int b) { return keyOf(b, where) < before; });
-    if (found == blocks.begin() || keyOf(*(found - 1), where) <= latest) return;
-    latest = keyOf(*(found - 1), where);
-    previous = {.block = *(found - 1), .maker = maker};
-  };
-  if (born_[index] >= 0) {
-    latest = keyOf(born_[index], birth());
-    previous.block = born_[index];
-  }
-  offer(touched_[index], execution(), -1);
-  for (const int r : readers_[index]) {
-    if (!at_[static_cast<size_t>(r)].empty()) offer(at_[static_cast<size_t>(r)], r, -1);
-  }
-  const Evictable& value = problem_.values[index];
-  for (const int r : {value.recipe, value.page}) {
-    if (r >= 0 && !at_[static_cast<size_t>(r)].empty()) offer(at_[static_cast<size_t>(r)], r, r);
-  }
-  return previous;
+  const auto& events = events_[static_cast<size_t>(v)];
+  const auto next = std::partition_point(events.begin(), events.end(),
+                                         [&](const Event& event) { return event.key < before; });
+  if (next == events.begin()) return {};
+  const Event& event = *(next - 1);
+  return {.block = static_cast<int>(event.key / width_), .maker = std::max(event.kind, -1)};
+}
+
+void Liveness::addEvent(int v, const Event& event) {
+  auto& events = events_[static_cast<size_t>(v)];
+  events.insert(std::partition_point(events.begin(), events.end(),
+                                     [&](const Event& other) { return other.key < event.key; }),
+                event);
+}
+
+void Liveness::dropEvent(int v, Key key) {
+  auto& events = events_[static_cast<size_t>(v)];
+  events.erase(std::partition_point(events.begin(), events.end(),
+                                    [&](const Event& other) { return other.key < key; }));
 }
 
 // ---- changes
@@ -147,13 +128,13 @@ void Liveness::insert(int t, int r) {
   const Key key = keyOf(b, r);
   const Replay& replay = problem_.replays[static_cast<size_t>(r)];
   for (const int v : replay.outputs) {
-    if (!nextEvent(v, key).touches) continue;
+    if (!isTouchedNext(v, key)) continue;
     const Previous previous = previousEvent(v, key);
     addSpan(v, previous, b, -1);
     if (previous.maker >= 0) suspects_.push_back({previous.block, previous.maker});
   }
   for (const int u : replay.inputs) {
-    if (!nextEvent(u, key).touches) addSpan(u, previousEvent(u, key), b, 1);
+    if (!isTouchedNext(u, key)) addSpan(u, previousEvent(u, key), b, 1);
   }
   place(r, b);
   changes_.push_back({.kind = Change::kInsert, .first = r, .last = b});
@@ -173,10 +154,10 @@ void Liveness::remove(int t, int r) {
   const Key key = keyOf(b, r);
   const Replay& replay = problem_.replays[static_cast<size_t>(r)];
   for (const int v : replay.outputs) {
-    if (nextEvent(v, key).touches) addSpan(v, previousEvent(v, key), b, 1);
+    if (isTouchedNext(v, key)) addSpan(v, previousEvent(v, key), b, 1);
   }
   for (const int u : replay.inputs) {
-    if (nextEvent(u, key).touches) continue;
+    if (isTouchedNext(u, key)) continue;
     const Previous previous = previousEvent(u, key);
     addSpan(u, previous, b, -1);
     if (previous.maker >= 0) suspects_.push_back({previous.block, previous.maker});
@@ -188,6 +169,9 @@ void Liveness::place(int r, int b) {
   blocks.insert(std::lower_bound(blocks.begin(), blocks.end(), b), b);
   auto& stage = plan_.by_stage[static_cast<size_t>(stage_of_block_[static_cast<size_t>(b)])];
   stage.insert(std::lower_bound(stage.begin(), stage.end(), r), r);
+  const Replay& replay = problem_.replays[static_cast<size_t>(r)];
+  for (const int v : replay.outputs) addEvent(v, {.key = keyOf(b, r), .kind = r});
+  for (const int u : replay.inputs) addEvent(u, {.key = keyOf(b, r)});
 }
 
 void Liveness::displace(int r, int b) {
@@ -195,26 +179,50 @@ void Liveness::displace(int r, int b) {
   blocks.erase(std::lower_bound(blocks.begin(), blocks.end(), b));
   auto& stage = plan_.by_stage[static_cast<size_t>(stage_of_block_[static_cast<size_t>(b)])];
   stage.erase(std::lower_bound(stage.begin(), stage.end(), r));
+  const Replay& replay = problem_.replays[static_cast<size_t>(r)];
+  for (const int v : replay.outputs) dropEvent(v, keyOf(b, r));
+  for (const int u : replay.inputs) dropEvent(u, keyOf(b, r));
 }
 
 // v is resident (sign 1) or no longer (-1) from one event up to another, in block `to`.
 void Liveness::addSpan(int v, const Previous& from, int to, int sign) {
   const Evictable& value = problem_.values[static_cast<size_t>(v)];
-  const int64_t bytes = sign * value.bytes;
-  if (from.block < 0 && value.starts_away) wrong_start_ += bytes;
+  const int64_t added = sign * value.bytes;
+  if (from.block < 0 && value.starts_away) wrong_start_ += added;
   if (from.block >= 0) markStale(from.block);
   markStale(to);
   if (from.block == to) return;
-  const auto first = static_cast<size_t>(from.block + 1), last = static_cast<size_t>(to);
-  for (size_t b = first; b < last; ++b) {
-    live_bytes_[b] += bytes;
-    excess_ -= excessAt(b);
-    need_[b] += bytes;
-    excess_ += excessAt(b);
-  }
-  live_bytes_[last] += bytes;
+  const auto bytes = static_cast<double>(added);
+  excess_ += addToLive(from.block + 1, to, bytes);
+  live_bytes_[static_cast<size_t>(to)] += bytes;
   changes_.push_back({.kind = Change::kSpan, .first = from.block + 1, .last = to, .bytes = bytes});
+  over_[static_cast<size_t>(to)] -= bytes;  // what the last block needs is found again
   work_ += to - from.block;
+}
+
+// To the live bytes of blocks [first, last), whose needs rise alike: what that adds to the excess.
+double Liveness::addToLive(int first, int last, double bytes) {
+  const auto end = static_cast<size_t>(std::max(first, last));
+  auto b = static_cast<size_t>(first);
+  const Lanes none{};
+  Lanes sum{};
+  for (; b + kLanes <= end; b += kLanes) {
+    Lanes live, over;
+    std::memcpy(&live, &live_bytes_[b], sizeof(live));
+    std::memcpy(&over, &over_[b], sizeof(over));
+    const Lanes before = live + over, after = before + bytes;
+    live += bytes;
+    std::memcpy(&live_bytes_[b], &live, sizeof(live));
+    sum += (after > none ? after : none) - (before > none ? before : none);
+  }
+  double added = 0;
+  for (size_t i = 0; i < kLanes; ++i) added += sum[i];
+  for (; b < end; ++b) {
+    const double before = live_bytes_[b] + over_[b];
+    live_bytes_[b] += bytes;
+    added += std::max(0.0, before + bytes) - std::max(0.0, before);
+  }
+  return added;
 }
 
 void Liveness::markStale(int b) {
@@ -232,7 +240,7 @@ void Liveness::settle() {
     const auto& outputs = problem_.replays[static_cast<size_t>(r)].outputs;
     const bool useful =
         std::any_of(outputs.begin(), outputs.end(),
-                    [&, at = keyOf(block, r)](int v) { return nextEvent(v, at).touches; });
+                    [&, at = keyOf(block, r)](int v) { return isTouchedNext(v, at); });
     if (!useful) remove(stage_of_block_[static_cast<size_t>(block)], r);
   }
   for (const int b : stale_) {
@@ -249,13 +257,13 @@ void Liveness::refresh(int b) {
   const int t = stage_of_block_[index];
   const Stage& stage = problem_.stages[static_cast<size_t>(t)];
   ++round_;
-  int64_t bytes = live_bytes_[index + 1];
+  auto bytes = static_cast<int64_t>(live_bytes_[index + 1]);
   const Key end = keyOf(b, birth());
   const auto resident = [&](int v) -> char& {
     const auto place = static_cast<size_t>(v);
     if (seen_[place] != round_) {
       seen_[place] = round_;
-      resident_[place] = nextEvent(v, end).touches;
+      resident_[place] = isTouchedNext(v, end);
     }
     return resident_[place];
   };
@@ -279,28 +287,26 @@ void Liveness::refresh(int b) {
   }
   if (quiet_[index] > 0) need = std::max(need, quiet_[index] + bytes);
   work_ += kWorkOfBlock * static_cast<int64_t>(1 + replays.size());
-  if (need == need_[index]) return;
-  changes_.push_back({.kind = Change::kNeed, .first = b, .bytes = need_[index]});
-  excess_ -= excessAt(index);
-  need_[index] = need;
-  excess_ += excessAt(index);
+  const double above = static_cast<double>(need - budget_) + generators_[index];
+  const double live = live_bytes_[index];
+  if (above - live == over_[index]) return;
+  changes_.push_back({.kind = Change::kNeed, .first = b, .bytes = over_[index]});
+  excess_ += std::max(0.0, above) - std::max(0.0, live + over_[index]);
+  over_[index] = above - live;
 }
 
 // ---- totals
 // --------------------------------------------------------------------------------------------------------
 
-int64_t Liveness::excessAt(size_t b) const {
-  return std::max<int64_t>(0, need_[b] + generators_[b] - budget_);
-}
-
 void Liveness::sumExcess() {
   excess_ = 0;
-  for (size_t b = 0; b < need_.size(); ++b) excess_ += excessAt(b);
+  for (size_t b = 0; b < over_.size(); ++b) excess_ += std::max(0.0, live_bytes_[b] + over_[b]);
 }
 
 int64_t Liveness::peakBytes() const {
   int64_t peak = problem_.start_bytes;
-  for (size_t b = 0; b < need_.size(); ++b) peak = std::max(peak, need_[b] + generators_[b]);
+  for (size_t b = 0; b < over_.size(); ++b)
+    peak = std::max(peak, budget_ + static_cast<int64_t>(live_bytes_[b] + over_[b]));
   return wrong_start_ > 0 ? kNever : peak;
 }
 
@@ -323,7 +329,9 @@ void Liveness::count(int r, int by) {
   for (const int p : replay.random_stages) {
     for (auto b = static_cast<size_t>(block_of_[static_cast<size_t>(p)]); b < generators_.size();
          ++b) {
-      generators_[b] += by * problem_.generator_bytes;
+      const double bytes = by * static_cast<double>(problem_.generator_bytes);
+      generators_[b] += bytes;
+      over_[b] += bytes;
     }
   }
 }
@@ -348,18 +356,19 @@ void Liveness::undo() {
         place(change.first, change.last);
         break;
       case Change::kSpan:
-        for (int b = change.first; b < change.last; ++b) {
+        for (int b = change.first; b <= change.last; ++b)
           live_bytes_[static_cast<size_t>(b)] -= change.bytes;
-          need_[static_cast<size_t>(b)] -= change.bytes;
-        }
-        live_bytes_[static_cast<size_t>(change.last)] -= change.bytes;
+        over_[static_cast<size_t>(change.last)] += change.bytes;
         break;
       case Change::kNeed:
-        need_[static_cast<size_t>(change.first)] = change.bytes;
+        over_[static_cast<size_t>(change.first)] = change.bytes;
         break;
     }
   }
-  if (generators_changed_) generators_ = saved_generators_;
+  if (generators_changed_) {
+    for (size_t b = 0; b < over_.size(); ++b) over_[b] += saved_generators_[b] - generators_[b];
+    generators_ = saved_generators_;
+  }
   seconds_ = saved_seconds_;
   cost_ = saved_cost_;
   wrong_start_ = saved_wrong_start_;

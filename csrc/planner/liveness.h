@@ -36,12 +36,12 @@ class Liveness {
   const ReplayPlan& plan() const { return plan_; }
   // Whether v is resident where replay r would run in stage t, which does not hold it (yet).
   bool residentAt(int t, int r, int v) const {
-    return nextEvent(v, keyOf(block_of_[static_cast<size_t>(t)], r)).touches;
+    return isTouchedNext(v, keyOf(block_of_[static_cast<size_t>(t)], r));
   }
   double seconds() const { return seconds_; }  // replays and transfers
   double cost() const { return cost_; }        // in the objective; each transfer wakes the store
   // Sum over stages of what lies above the budget, and the greatest of them.
-  double excessBytes() const { return static_cast<double>(excess_ + wrong_start_); }
+  double excessBytes() const { return excess_ + static_cast<double>(wrong_start_); }
   int64_t peakBytes() const;  // above all bounds for a plan that no schedule can be
   // Blocks and events that changes have looked at so far.
   int64_t work() const { return work_; }
@@ -54,9 +54,11 @@ class Liveness {
 
  private:
   using Key = int64_t;  // block and place in it
-  struct Next {
+  // Of one value: a touch, its birth, or its making by a replay (Note [Liveness by events]).
+  struct Event {
+    static constexpr int kTouch = -1, kBirth = -2;
     Key key = 0;
-    bool touches = false;  // false where there is no event, too
+    int kind = kTouch;  // or the replay that makes it
   };
   struct Previous {
     int block = -1;  // -1: the start of the step
@@ -64,9 +66,9 @@ class Liveness {
   };
   struct Change {
     enum Kind : uint8_t { kInsert, kRemove, kSpan, kNeed } kind;
-    int first = 0;      // replay; first block of a span; block
-    int last = 0;       // block; last block of a span
-    int64_t bytes = 0;  // of a span; the need before
+    int first = 0;     // replay; first block of a span; block
+    int last = 0;      // block; last block of a span
+    double bytes = 0;  // of a span; over_ before
   };
 
   void findBlocks(const ReplayPlan& plan);
@@ -75,16 +77,19 @@ class Liveness {
   Key keyOf(int block, int place) const { return static_cast<Key>(block) * width_ + place; }
   int execution() const { return width_ - 2; }  // place of the first execution's touches
   int birth() const { return width_ - 1; }
-  Next nextEvent(int v, Key after) const;
+  // Is the value's next event after that a touch? Then it is resident up to it.
+  bool isTouchedNext(int v, Key after) const;
   Previous previousEvent(int v, Key before) const;
   void place(int r, int b);
   void displace(int r, int b);
+  void addEvent(int v, const Event& event);
+  void dropEvent(int v, Key key);
   void addSpan(int v, const Previous& from, int to, int sign);
   void markStale(int b);
   void refresh(int b);
   void count(int r, int by);
   void sumExcess();
-  int64_t excessAt(size_t b) const;
+  double addToLive(int first, int last, double bytes);
 
   const Problem& problem_;
   const int64_t budget_;
@@ -93,14 +98,15 @@ class Liveness {
   std::vector<int> block_of_;        // by stage
   std::vector<int> stage_of_block_;  // the last stage of each block
   std::vector<int64_t> quiet_;       // by block: greatest fixed bytes of the stages before its last
-  std::vector<std::vector<int>> readers_;  // by value: replays
-  std::vector<std::vector<int>> touched_;  // by value: blocks of first executions
-  std::vector<int> born_;                  // by value: block; -1 for the start of the step
-  std::vector<std::vector<int>> at_;       // by replay: its blocks, ascending
-  std::vector<int64_t> live_bytes_;        // before each block, and at the end
-  std::vector<int64_t> need_;              // greatest step of each block, generator states left out
-  std::vector<int64_t> generators_;        // bytes of generator states during each block
-  std::vector<int> stale_;                 // blocks whose need is to be found again
+  std::vector<std::vector<Event>> events_;  // by value, ascending
+  std::vector<std::vector<int>> at_;        // by replay: its blocks, ascending
+  // Bytes as doubles, exact below 2^53: a processor has the greater of two of those in one
+  // instruction, several at a time.
+  std::vector<double> live_bytes_;  // before each block, and at the end
+  // By block: what its greatest step needs above that and above the budget, and the generator
+  // states that are part of it.
+  std::vector<double> over_, generators_;
+  std::vector<int> stale_;  // blocks whose need is to be found again
   std::vector<char> is_stale_;
   struct Place {
     int block;
@@ -112,9 +118,9 @@ class Liveness {
   double cost_ = 0, saved_cost_ = 0;
   // Bytes that the plan finds in memory when the step begins, and that are away then: no plan may.
   int64_t wrong_start_ = 0, saved_wrong_start_ = 0;
-  int64_t excess_ = 0, saved_excess_ = 0;
+  double excess_ = 0, saved_excess_ = 0;
   bool generators_changed_ = false;
-  std::vector<int64_t> saved_generators_;
+  std::vector<double> saved_generators_;
   std::vector<int> seen_;  // by value: round in which `resident_` was set (refresh)
   std::vector<char> resident_;
   int round_ = 0;

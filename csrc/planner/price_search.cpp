@@ -90,9 +90,8 @@ class PriceSearch {
     goal.replay_seconds_limit = replayLimit(price);
     std::vector<ReplayPlan> starts = starts_;
     if (best_.any()) starts.push_back(best_.bestPlan());
-    SearchOutcome outcome =
-        searchPlan(problem, goal, limits, starts,
-                   [&](const ReplayPlan& plan, double) { best_.offer(problem, plan); });
+    SearchOutcome outcome = searchPlan(problem, goal, limits, starts,
+                                       [&](const ReplayPlan& plan, double) { best_.offer(plan); });
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
       bounds_.resize(problems_.size(), 0);
       bounds_[price] = std::max(  // a second search may have had no time for its relaxation
@@ -112,7 +111,7 @@ class PriceSearch {
       const size_t price = turn % problems_.size();
       const Problem& problem = *problems_[price];
       const auto look = [&](const ReplayPlan& plan) {
-        if (best_.offer(problem, plan)) last_progress = turn;
+        if (best_.offer(plan)) last_progress = turn;
       };
       anneal(problem, best_.any() ? best_.bestPlan() : *outcome.best,
              {.budget_bytes = input_.goal.budget_bytes,

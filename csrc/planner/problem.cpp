@@ -76,6 +76,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
     : generator_bytes(profile.generator_state_bytes),
       graph_(&graph),
       profile_(&profile),
+      coarsening_(options.coarsening),
       objective_(options.objective),
       transfer_price_(options.transfer_price),
       pages_(options.paging && profile.hasStore()) {
@@ -146,7 +147,7 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
   replay.replay_bytes = recipe.output_bytes + recipe.workspace_bytes;
   replay.last_stage = recipe.lastOp().index;
   for (const OpId op : recipe.ops) {
-    replay.seconds += profile_->replaySeconds(graph_->op(op));
+    replay.seconds += secondsOfReplay(op);
     if (graph_->op(op).random) replay.random_stages.push_back(op.index);
   }
   replay.cost = replay.seconds;
@@ -155,6 +156,18 @@ void Problem::addReplay(const Recipe& recipe, int table_index, const ProblemOpti
   for (const int v : outputs) {
     if (pages_) addPage(v);
   }
+}
+
+// Views are not replayed (Note [What may be merged] in graph/coarsening.h).
+double Problem::secondsOfReplay(OpId op) const {
+  if (!coarsening_) return profile_->replaySeconds(graph_->op(op));
+  double seconds = 0;
+  for (OpId fine = coarsening_->firstOf(op); fine <= coarsening_->lastOf(op);
+       fine = OpId(fine.index + 1)) {
+    const Op& replayed = coarsening_->fine().op(fine);
+    if (!replayed.metadata_only) seconds += profile_->replaySeconds(replayed);
+  }
+  return seconds;
 }
 
 // See Note [Segments]. No effect where the value has some.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/profile.h"
+#include "graph/coarsening.h"
 #include "graph/graph.h"
 #include "graph/recipes.h"
 #include "planner/replay_plan.h"
@@ -120,6 +121,9 @@ struct ProblemOptions {
   // Of a second of transfers, in seconds of the step: 1 where transfers block (Note [The price of a
   // transfer]).
   double transfer_price = 1;
+  // Where `graph` is a coarse one: a replay then costs what the fine ops in it do. Must outlive the
+  // problem.
+  const Coarsening* coarsening = nullptr;
 };
 
 // Immutable once built.
@@ -183,6 +187,7 @@ class Problem {
   void findStages();
   void findReplays(const RecipeTable& table, const ProblemOptions& options);
   void addReplay(const Recipe& recipe, int table_index, const ProblemOptions& options);
+  double secondsOfReplay(OpId op) const;
   void addSegments(ValueId id, const ProblemOptions& options);
   void addPage(int value);
   void linkReplays(const RecipeTable& table);
@@ -194,6 +199,7 @@ class Problem {
 
   const Graph* graph_;
   const DeviceProfile* profile_;
+  const Coarsening* coarsening_;
   Objective objective_;
   double transfer_price_ = 1;
   bool pages_ = false;

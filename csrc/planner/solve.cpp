@@ -17,6 +17,7 @@
 #include "planner/options.h"
 #include "planner/planner.h"
 #include "planner/price_search.h"
+#include "planner/refinement.h"
 #include "planner/search.h"
 #include "schedule/simulator.h"
 
@@ -47,12 +48,14 @@ constexpr double kWorthTelling = 0.05;
 constexpr double kLeastShareToSearch = 0.1;
 
 ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
-                              const std::vector<ValueId>& away) {
+                              const std::vector<ValueId>& away,
+                              const Coarsening* coarsening = nullptr) {
   return {.small_bytes = small_bytes,
           .objective = options.minimize,
           .recompute = options.recompute,
           .paging = options.paging,
-          .away = away};
+          .away = away,
+          .coarsening = coarsening};
 }
 
 class SolveRun {
@@ -67,12 +70,15 @@ class SolveRun {
         time_limit_seconds_(time_limit_seconds),
         more_may_be_away_(more_may_be_away),
         plain_(simulatePlain(graph, profile)),
-        table_(graph),
-        problem_options_(problemOptions(
-            ProblemOptions::defaultSmallBytes(plain_.peak_bytes, graph.numOps()), options, away)),
-        problem_(graph, table_, profile, problem_options_),
+        coarsening_(graph),
+        table_(coarsening_.graph()),
+        problem_options_(
+            problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes, graph.numOps()),
+                           options, away, &coarsening_)),
+        problem_(coarsening_.graph(), table_, profile, problem_options_),
+        refinement_(problem_, coarsening_, RecipeTable(graph), problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
-        best_(graph, profile, options, on_incumbent, on_progress) {}
+        best_(graph, profile, options, refinement_, on_incumbent, on_progress) {}
 
   Schedule run() {
     Schedule schedule = plan();
@@ -89,7 +95,7 @@ class SolveRun {
     if (!blocking_ && options_.minimize != Objective::kMemory)
       best_.setBound(plain_.makespan_seconds, "all");
     if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
-      best_.offer(problem_, problem_.leastPlan());
+      best_.offer(problem_.leastPlan());
       if (options_.minimize != Objective::kMemory)
         return best_.finished(plain_.makespan_seconds, "all");
     }
@@ -102,7 +108,8 @@ class SolveRun {
   void offerStarts() {
     for (const Schedule& start : options_.starts) {
       if (!start.hasPlan()) continue;
-      auto plan = readActions(problem_, start);
+      const auto fine = readActions(refinement_.fine(), start);
+      auto plan = fine ? refinement_.coarsened(*fine) : std::nullopt;
       if (!plan) continue;
       best_.offer(start, *plan);
       starts_.push_back(std::move(*plan));
@@ -114,7 +121,7 @@ class SolveRun {
   Schedule solveSmall() {
     if (options_.minimize == Objective::kMemory) {
       const ExactPeak peak = leastPeak(problem_, exactOptions(kShareOfProof));
-      if (peak.plan) best_.offer(problem_, *peak.plan);
+      if (peak.plan) best_.offer(*peak.plan);
       best_.setBound(static_cast<double>(peak.bound_bytes), "all");
       if (best_.isOptimal()) return best_.finished();
       const bool none = peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes;
@@ -124,7 +131,7 @@ class SolveRun {
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found =
           leastCost(problem_, options_.ram_budget_bytes, exactOptions(kShareOfProof));
-      if (found.plan) best_.offer(problem_, *found.plan);
+      if (found.plan) best_.offer(*found.plan);
       if (!found.infeasible) {
         takeProof(found);
         return best_.isOptimal() ? best_.finished() : solveLarge();
@@ -162,8 +169,7 @@ class SolveRun {
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
   // it.
   Schedule withoutPlan(const ExactPeak& peak) {
-    if (peak.plan && best_.offer(problem_, *peak.plan))
-      return best_.finished(plain_.makespan_seconds, "all");
+    if (peak.plan && best_.offer(*peak.plan)) return best_.finished(plain_.makespan_seconds, "all");
     Schedule schedule = emptySchedule(graph_, options_);
     if ((peak.infeasible && blocking_) || peak.bound_bytes > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
@@ -185,7 +191,7 @@ class SolveRun {
 
   bool keepsDeadline(const ReplayPlan& plan) const {
     return !options_.runtime_budget_seconds ||
-           best_.simulated(problem_, plan).makespan_seconds <=
+           best_.simulated(plan).makespan_seconds <=
                *options_.runtime_budget_seconds * (1 + kSecondsTolerance);
   }
 
@@ -245,7 +251,7 @@ class SolveRun {
     ProblemOptions options = problem_options_;
     if (!blocking_) options.transfer_price = 0;
     options.small_bytes = small_bytes;
-    return Problem(graph_, table_, profile_, options);
+    return Problem(coarsening_.graph(), table_, profile_, options);
   }
 
   // Of the objective's unit, a second of plain training.
@@ -271,7 +277,7 @@ class SolveRun {
     const Problem priced = problemToBound(problem_options_.small_bytes);
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions(1));
-    if (found.plan) best_.offer(priced, *found.plan);
+    if (found.plan) best_.offer(*found.plan);
     takeBound(found);
   }
 
@@ -290,7 +296,7 @@ class SolveRun {
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
                                 double seconds_without_plan) {
     if (!blocking_) {
-      return searchPrices({.graph = graph_,
+      return searchPrices({.graph = coarsening_.graph(),
                            .table = table_,
                            .profile = profile_,
                            .options = problem_options_,
@@ -305,7 +311,7 @@ class SolveRun {
         limits(seconds_without_plan, shareToSearch()), starts,
         [&](const ReplayPlan& plan, double bound_cost) {
           best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
-          best_.offer(problem_, plan);
+          best_.offer(plan);
         });
   }
 
@@ -318,7 +324,7 @@ class SolveRun {
                        .least_peak = true,
                        .enough_bytes = enough_bytes},
                       limits(time_limit_seconds_, 1), {},
-                      [&](const ReplayPlan& plan, double) { best_.offer(problem_, plan); });
+                      [&](const ReplayPlan& plan, double) { best_.offer(plan); });
   }
 
   SearchLimits limits(double seconds_without_plan, double share) const {
@@ -358,7 +364,7 @@ class SolveRun {
   }
 
   void setLeast(Schedule& schedule, const ReplayPlan& plan, int64_t peak_bytes, bool proven) {
-    setLeast(schedule, peak_bytes, best_.simulated(problem_, plan).peak_op, proven);
+    setLeast(schedule, peak_bytes, best_.simulated(plan).peak_op, proven);
   }
 
   void setLeast(Schedule& schedule, int64_t peak_bytes, OpId peak_op, bool proven) {
@@ -399,9 +405,12 @@ class SolveRun {
   const double time_limit_seconds_;
   const bool more_may_be_away_;  // another run follows where this one finds no plan
   const SimulationResult plain_;
+  // Searches and bounds are of the coarse graph; what they find is a plan of the fine one.
+  const Coarsening coarsening_;
   const RecipeTable table_;
   const ProblemOptions problem_options_;
   const Problem problem_;
+  const Refinement refinement_;
   const bool blocking_;  // program and simulator agree on time
   Floor floor_;
   Incumbent best_;

@@ -15,14 +15,13 @@ namespace {
 
 using poet::testing::randomGraph;
 
-DeviceProfile deviceWithStore() {
+DeviceProfile deviceWithStore(int64_t generator_bytes) {
   DeviceProfile profile;
   profile.name = "test";
   profile.compute_watts = 2;
   profile.idle_watts = 1;
   profile.store_watts = 1;
-  profile.generator_state_bytes =
-      0;  // of which the timeline knows a moment more (they begin within a block)
+  profile.generator_state_bytes = generator_bytes;
   profile.store_read_rate = 2;
   profile.store_write_rate = 1;
   return profile;
@@ -35,7 +34,9 @@ TEST(Liveness, AgreesWithTheTimelineAfterEachChange) {
   for (int seed = 0; seed < poet::testing::propertyCases(150); ++seed) {
     SCOPED_TRACE(seed);
     const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 70000);
-    const DeviceProfile profile = deviceWithStore();
+    // Of generator states the timeline knows a moment more: they begin within a block.
+    const int64_t generator_bytes = seed % 3 == 0 ? 7 : 0;
+    const DeviceProfile profile = deviceWithStore(generator_bytes);
     const RecipeTable table(graph);
     const Problem problem(
         graph, table, profile,
@@ -73,11 +74,14 @@ TEST(Liveness, AgreesWithTheTimelineAfterEachChange) {
       dropUselessReplays(problem, useful);
       EXPECT_EQ(state.plan(), useful);
       const Timeline timeline = makeTimeline(problem, state.plan());
-      EXPECT_EQ(state.peakBytes(), timeline.peak_bytes);
+      if (generator_bytes == 0) {
+        EXPECT_EQ(state.peakBytes(), timeline.peak_bytes);
+      }
       EXPECT_NEAR(state.cost(), timeline.replay_cost, 1e-9);
       EXPECT_NEAR(state.seconds(), timeline.replay_seconds, 1e-9);
       const Liveness fresh(problem, state.plan(), budget);
       EXPECT_EQ(state.excessBytes(), fresh.excessBytes());
+      EXPECT_EQ(state.peakBytes(), fresh.peakBytes());
       EXPECT_EQ(state.plan(), fresh.plan());
       changes += static_cast<int>(asked);
       dropped += state.plan() == before;
