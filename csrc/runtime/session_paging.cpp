@@ -156,6 +156,7 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (mode_ == Mode::kFollow) {
+    executor_.noteForeignOp();
     executor_.touch(args, count);
     const OpTraits& traits = traitsOf(op);
     const bool updates_statistics = traits.updatesStatistics(args);

@@ -93,7 +93,7 @@ void Verifier::afterKernel(const CompiledPlan& plan, size_t op,
   const auto tolerated = std::max<int64_t>(
       kToleratedBytes,
       std::llround(kToleratedShare * static_cast<double>(plan.schedule().peak_bytes)));
-  if (measured <= predicted + tolerated) return;
+  if (suspended_ || measured <= predicted + tolerated) return;
   if (measured <= predicted + tolerated + heldLonger()) return;
   throw Error(detail::message("poet (POET_VERIFY): op ", op, " (", plan.graph().ops()[op].name,
                               ") ran with ", measured, " bytes resident, the simulator says ",
