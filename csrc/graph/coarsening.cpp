@@ -1,11 +1,8 @@
 #include "graph/coarsening.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
-
-#include "graph/recipes.h"
 
 namespace poet {
 namespace {
@@ -21,7 +18,7 @@ bool containsAll(const std::vector<ValueId>& list, const std::vector<ValueId>& s
 // Decides where runs begin.
 class RunFinder {
  public:
-  explicit RunFinder(const Graph& graph)
+  RunFinder(const Graph& graph, const RecipeTable& table)
       : graph_(graph),
         dying_(static_cast<size_t>(graph.numOps()) + 1),
         ends_recipe_(static_cast<size_t>(graph.numOps()) + 1) {
@@ -30,7 +27,6 @@ class RunFinder {
       if (value.bytes > 0 && value.death.valid())
         dying_[static_cast<size_t>(value.death.index)].push_back(ValueId(i));
     }
-    const RecipeTable table(graph);
     for (const Recipe& recipe : table.recipes()) {
       for (const OpId until : {recipe.valid_until, recipe.recoverable_until}) {
         if (until > recipe.lastOp()) ends_recipe_[static_cast<size_t>(until.index)] = true;
@@ -143,8 +139,8 @@ class Merger {
   std::vector<ValueId> made_;
 };
 
-std::vector<int64_t> findRuns(const Graph& fine) {
-  std::vector<int64_t> first = RunFinder(fine).run();
+std::vector<int64_t> findRuns(const Graph& fine, const RecipeTable& table) {
+  std::vector<int64_t> first = RunFinder(fine, table).run();
   first.push_back(fine.numOps());
   return first;
 }
@@ -173,9 +169,9 @@ Graph mergeRuns(const Graph& fine, const std::vector<int64_t>& first,
 
 }  // namespace
 
-Coarsening::Coarsening(const Graph& fine)
+Coarsening::Coarsening(const Graph& fine, const RecipeTable& table)
     : fine_(&fine),
-      first_(findRuns(fine)),
+      first_(findRuns(fine, table)),
       coarse_of_(runOfEach(first_)),
       graph_(mergeRuns(fine, first_, coarse_of_)) {}
 

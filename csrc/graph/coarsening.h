@@ -6,6 +6,7 @@
 
 #include "graph/export.h"
 #include "graph/graph.h"
+#include "graph/recipes.h"
 
 namespace poet {
 
@@ -18,9 +19,9 @@ namespace poet {
 //     writes to;
 // (c) b needs no more workspace than L;
 // (d) L touches whatever dies at b and takes memory;
-// (e) no recipe ceases to be valid at b, or what it needs to be recoverable (graph/recipes.h). One
-// of
-//     L itself would never run then, but what has a recipe may be kept beyond its death.
+// (e) no recipe ceases to be valid at b, or what it needs to be recoverable (graph/recipes.h): not
+//     even one of L, which would never run then, for what has a recipe may be kept beyond its
+//     death.
 // Proof. Take a schedule that does something between L and b. Nothing that it brings back there is
 // for b, by (a) and (d); after b all that it reads is as it was, since b writes, by (b), to what is
 // still being made or pinned, and it may still run there, by (d) and (e). So let it do all of this
@@ -36,7 +37,8 @@ namespace poet {
 // Immutable once built; the fine graph must outlive it.
 class POET_API Coarsening {
  public:
-  explicit Coarsening(const Graph& fine);
+  // `table`: the fine graph's.
+  Coarsening(const Graph& fine, const RecipeTable& table);
 
   const Graph& fine() const { return *fine_; }
   const Graph& graph() const { return graph_; }

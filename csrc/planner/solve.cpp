@@ -60,25 +60,27 @@ ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
 
 class SolveRun {
  public:
-  SolveRun(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+  // `fine_table`: of the fine graph.
+  SolveRun(const Coarsening& coarsening, const RecipeTable& fine_table,
+           const DeviceProfile& profile, const SolveOptions& options,
            const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress,
            const std::vector<ValueId>& away, double time_limit_seconds, bool more_may_be_away)
-      : graph_(graph),
+      : graph_(coarsening.fine()),
         profile_(profile),
         options_(options),
         deadline_(time_limit_seconds),
         time_limit_seconds_(time_limit_seconds),
         more_may_be_away_(more_may_be_away),
-        plain_(simulatePlain(graph, profile)),
-        coarsening_(graph),
+        plain_(simulatePlain(graph_, profile)),
+        coarsening_(coarsening),
         table_(coarsening_.graph()),
         problem_options_(
-            problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes, graph.numOps()),
+            problemOptions(ProblemOptions::defaultSmallBytes(plain_.peak_bytes, graph_.numOps()),
                            options, away, &coarsening_)),
         problem_(coarsening_.graph(), table_, profile, problem_options_),
-        refinement_(problem_, coarsening_, RecipeTable(graph), problem_options_),
+        refinement_(problem_, coarsening_, fine_table, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
-        best_(graph, profile, options, refinement_, on_incumbent, on_progress) {}
+        best_(graph_, profile, options, refinement_, on_incumbent, on_progress) {}
 
   Schedule run() {
     Schedule schedule = plan();
@@ -406,7 +408,7 @@ class SolveRun {
   const bool more_may_be_away_;  // another run follows where this one finds no plan
   const SimulationResult plain_;
   // Searches and bounds are of the coarse graph; what they find is a plan of the fine one.
-  const Coarsening coarsening_;
+  const Coarsening& coarsening_;
   const RecipeTable table_;
   const ProblemOptions problem_options_;
   const Problem problem_;
@@ -432,6 +434,7 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
   };
   const std::vector<ValueId> all = mayBeAway(graph, profile, options);
   const RecipeTable table(graph);
+  const Coarsening coarsening(graph, table);
   const auto floorWith = [&](size_t count) {
     return Problem(graph, table, profile, problemOptions(0, options, firstOf(all, count)))
         .floor_bytes;
@@ -440,8 +443,8 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
   Schedule schedule;
   for (;; count = moreAway(count, all.size())) {
     const bool last = count == all.size();
-    schedule = SolveRun(graph, profile, options, on_incumbent, note, firstOf(all, count),
-                        deadline.left(), !last)
+    schedule = SolveRun(coarsening, table, profile, options, on_incumbent, note,
+                        firstOf(all, count), deadline.left(), !last)
                    .run();
     if (last || schedule.hasPlan()) break;
     if (deadline.over()) {  // with more of them away it might do

@@ -175,7 +175,8 @@ int64_t Executor::bytesHeldLonger() const {
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
     const Value& value = plan_->graph().value(v);
     const bool is_dead = value.death.valid() && static_cast<size_t>(value.death.index) < k_;
-    const bool stays = residency_[v].kept;  // NumPy shares it, say: the program was told
+    // Whatever the plan says: NumPy shares it, say, or another thread has touched it.
+    const bool stays = residency_[v].kept || residency_[v].pinned;
     const bool longer = is_dead && !held_by_poet_only[static_cast<size_t>(v.index)];
     const bool unseen = is_dead && residency_[v].foreign;  // the tap never counted it
     if (unseen || (residency_.isAvailable(v) && (stays || longer))) bytes += value.bytes;

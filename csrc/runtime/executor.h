@@ -82,7 +82,7 @@ class Executor {
   // Something may write the storage that no operator tells of (the NumPy array that is asked for
   // now): what has been made from it comes back, for the rest of the step, while it still can.
   void expectWrite(c10::StorageImpl* storage);
-  // An op runs on another thread.
+  // An op runs on another thread. What it makes the plan knows nothing of.
   void noteForeignOp() { verify_.suspend(); }
   // Its memory is handed out for good: never evicted again.
   void noteHandedOut(const StorageHold& storage) { residency_.handedOut().add(storage); }

@@ -31,8 +31,8 @@ class Verifier {
   void beforeKernel(const CompiledPlan& plan, size_t op);
   // `heldLonger` gives the bytes of values that the program holds longer than when it was recorded.
   void afterKernel(const CompiledPlan& plan, size_t op, const std::function<int64_t()>& heldLonger);
-  // Something that the recording has nothing of (another thread, a raw writer) takes memory or
-  // keeps values: bytes are not compared for the rest of the step, contents are.
+  // Something that the recording has nothing of makes values (an op on another thread): bytes are
+  // not compared for the rest of the step, contents are.
   void suspend() { suspended_ = true; }
 
  private:

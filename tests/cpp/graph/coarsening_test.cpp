@@ -36,7 +36,7 @@ TEST(Coarsening, ViewsJoinWhatStandsBeforeThem) {
   const ValueId b = g.op("relu").reads({a}).seconds(3).makes(100);
   g.outlives(b);
   const Graph fine = g.build();
-  const Coarsening coarsening(fine);
+  const Coarsening coarsening(fine, RecipeTable(fine));
   EXPECT_THAT(names(coarsening.graph()), ElementsAre("mm", "relu"));
   EXPECT_EQ(coarsening.firstOf(OpId(1)), OpId(3));
   EXPECT_EQ(coarsening.lastOf(OpId(0)), OpId(2));
@@ -53,7 +53,7 @@ TEST(Coarsening, ChainsInPlaceJoinTheirProducer) {
   g.op("tanh_").writes({a}).seconds(1).workspace(5);
   g.outlives(g.op("sum").reads({a, x}).makes(4));
   const Graph fine = g.build();
-  const Coarsening coarsening(fine);
+  const Coarsening coarsening(fine, RecipeTable(fine));
   const Graph& graph = coarsening.graph();
   EXPECT_THAT(names(graph), ElementsAre("addmm+sigmoid_+tanh_", "sum"));
   EXPECT_THAT(graph.op(OpId(0)).inputs, ElementsAre(x));
@@ -72,7 +72,9 @@ TEST(Coarsening, WhatNeedsMoreMemoryStaysAlone) {
   const ValueId other = g.input(60);
   g.op("add_").writes({a}).reads({other});
   g.outlives(a);
-  EXPECT_THAT(names(Coarsening(g.build()).graph()), ElementsAre("mm", "sort_", "add_"));
+  const Graph fine = g.build();
+  const Coarsening coarsening(fine, RecipeTable(fine));
+  EXPECT_THAT(names(coarsening.graph()), ElementsAre("mm", "sort_", "add_"));
 }
 
 TEST(Coarsening, WhatHasOtherEffectsStaysAlone) {
@@ -82,8 +84,9 @@ TEST(Coarsening, WhatHasOtherEffectsStaysAlone) {
   g.op("item").reads({a}).notReplayable();
   g.outlives(a);
   const Graph fine = g.build();
-  EXPECT_THAT(names(Coarsening(fine).graph()), ElementsAre("mm", "item"));
-  EXPECT_EQ(RecipeTable(Coarsening(fine).graph()).recipes().size(), 1U);
+  const Coarsening coarsening(fine, RecipeTable(fine));
+  EXPECT_THAT(names(coarsening.graph()), ElementsAre("mm", "item"));
+  EXPECT_EQ(RecipeTable(coarsening.graph()).recipes().size(), 1U);
 }
 
 // Before the view b may still be made again, after it no longer.
@@ -97,8 +100,9 @@ TEST(Coarsening, NothingJoinsWhereARecipeEnds) {
   const OpId view = g.view(a).id();  // the last that is seen of it
   g.diesAfter(a, view);
   g.outlives(g.op("cat").reads({b, c}).makes(4));
-  EXPECT_THAT(names(Coarsening(g.build()).graph()),
-              ElementsAre("mm", "relu", "mm", "aten::view", "cat"));
+  const Graph fine = g.build();
+  const Coarsening coarsening(fine, RecipeTable(fine));
+  EXPECT_THAT(names(coarsening.graph()), ElementsAre("mm", "relu", "mm", "aten::view", "cat"));
 }
 
 // What plain training needs and takes, and what can be made again, and from what.
@@ -110,7 +114,8 @@ TEST(Coarsening, KeepsWhatAPlannerSeesOfRandomSteps) {
     options.forward_ops = 4 + seed % 9;
     options.view = options.in_place = 0.3;
     const Graph fine = randomGraph(static_cast<uint64_t>(seed) + 4000, options);
-    const Coarsening coarsening(fine);
+    const RecipeTable before(fine);
+    const Coarsening coarsening(fine, before);
     const Graph& coarse = coarsening.graph();
     merged += fine.numOps() - coarse.numOps();
     const DeviceProfile profile = hostProfile();
@@ -121,7 +126,7 @@ TEST(Coarsening, KeepsWhatAPlannerSeesOfRandomSteps) {
       EXPECT_LE(coarsening.firstOf(group), OpId(k));
       EXPECT_LE(OpId(k), coarsening.lastOf(group));
     }
-    const RecipeTable before(fine), after(coarse);
+    const RecipeTable after(coarse);
     for (int64_t i = 0; i < fine.numValues(); ++i) {
       const ValueId v(i);
       EXPECT_EQ(coarse.value(v).bytes, fine.value(v).bytes);

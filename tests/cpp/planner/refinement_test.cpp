@@ -38,8 +38,9 @@ TEST(Refinement, APlanNeedsTheSameOnBothGraphs) {
     random.view = random.in_place = 0.3;
     const Graph graph = poet::testing::randomGraph(static_cast<uint64_t>(seed) + 9000, random);
     const DeviceProfile profile = device();
-    const Coarsening coarsening(graph);
-    const RecipeTable fine_table(graph), table(coarsening.graph());
+    const RecipeTable fine_table(graph);
+    const Coarsening coarsening(graph, fine_table);
+    const RecipeTable table(coarsening.graph());
     const ProblemOptions options{
         .objective = Objective::kTime, .paging = seed % 2 == 1, .coarsening = &coarsening};
     const Problem problem(coarsening.graph(), table, profile, options);
