@@ -37,6 +37,10 @@ constexpr double kShareAtMoments = 0.25;
 constexpr double kShareOfFirstBound = 0.05;
 // Likewise; then a small graph that has no proof yet is searched like a large one.
 constexpr double kShareOfProof = 0.4;
+// Of the exact program of the least peak; walks have the rest where it proves none.
+constexpr double kShareOfLeastPeak = 0.6;
+// And no longer than this: it is only for the word on what would do.
+constexpr double kMostSecondsAboutLeastPeak = 10;
 // Relative, of the least budget that is reported where there is no plan: nobody waits for the proof
 // that a few bytes of a loss cannot be had as well.
 constexpr double kPeakGap = 1e-3;
@@ -142,11 +146,27 @@ class SolveRun {
       if (best_.any()) return best_.finished(plain_.makespan_seconds, "all");
       refuted = true;
     }
-    ExactOptions about = exactOptions(1);
+    ExactOptions about = aboutLeastPeak();
     if (countCandidates(allCandidates(problem_, 1)) > kFewCandidates) about.peak_gap = kPeakGap;
     ExactPeak peak = leastPeak(problem_, about);
+    if (!peak.proven && !peak.infeasible) takeWalks(peak);
     if (refuted) peak.bound_bytes = std::max(peak.bound_bytes, options_.ram_budget_bytes + 1);
     return withoutPlan(peak);
+  }
+
+  ExactOptions aboutLeastPeak() const {
+    ExactOptions options = exactOptions(kShareOfLeastPeak);
+    options.time_limit_seconds = std::min(options.time_limit_seconds, kMostSecondsAboutLeastPeak);
+    return options;
+  }
+
+  // The program may end without a plan, or with one above what walks come to.
+  void takeWalks(ExactPeak& peak) {
+    const SearchOutcome walked = searchLeastPeak(peak.bound_bytes);
+    if (!walked.best || (peak.plan && walked.best_peak_bytes >= peak.peak_bytes)) return;
+    peak.plan = walked.best;
+    peak.peak_bytes = walked.best_peak_bytes;
+    peak.proven = peak.peak_bytes <= peak.bound_bytes;
   }
 
   void takeProof(const ExactPlan& found) {
@@ -178,7 +198,7 @@ class SolveRun {
     if (peak.plan && keepsDeadline(*peak.plan)) {
       setLeast(schedule, *peak.plan, peak.peak_bytes, peak.proven);
     } else if (peak.plan) {
-      ExactOptions with_deadline = exactOptions(1);
+      ExactOptions with_deadline = aboutLeastPeak();
       with_deadline.replay_seconds_limit = replayLimit();
       const ExactPeak kept = leastPeak(problem_, with_deadline);
       if (kept.plan) setLeast(schedule, *kept.plan, kept.peak_bytes, false);

@@ -33,6 +33,8 @@ void Executor::leave() {
   root_holds_.clear();
   temporaries_.clear();
   held_for_copies_.clear();
+  written_elsewhere_.clear();
+  reads_written_.clear();
 }
 
 std::string Executor::describe(size_t op) const {
@@ -114,6 +116,7 @@ bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
 void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   const HotOp& hot = plan_->hot(k_);
   if (pager_.isTransferring()) settleDead();
+  if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
   if (hot.has_before) {
     for (const Action& action : plan_->schedule().before[k_]) perform(action);
   }
@@ -192,16 +195,22 @@ bool Executor::afterRaise() {
 
 void Executor::advance() {
   if (plan_->hot(k_).has_after) performAfter();
-  if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
   ++k_;
 }
 
+// Before the next op runs: the plan counts on the memory of what is held for their sake.
 void Executor::buryDead(size_t op) {
   const Recording& recording = plan_->recording();
-  for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
-    const ValueId v = recording.dead_after[static_cast<size_t>(i)];
-    Residency::Entry& entry = residency_[v];
+  const auto forEachDead = [&](auto&& bury) {
+    for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
+      const ValueId v = recording.dead_after[static_cast<size_t>(i)];
+      bury(v, residency_[v]);
+    }
+  };
+  forEachDead([&](ValueId v, const Residency::Entry& entry) {
     if (entry.away && entry.ref.expired()) root_holds_.release(v);
+  });
+  forEachDead([&](ValueId v, const Residency::Entry& entry) {
     if (root_holds_.isHeld(v)) {
       root_holds_.replace(v);
       // Alive for the sake of something that may have to be recomputed from it: the copy will do.
@@ -209,7 +218,7 @@ void Executor::buryDead(size_t op) {
         residency_.evict(v);
     }
     residency_.forgetIfDead(v);
-  }
+  });
 }
 
 void Executor::finish() {

@@ -80,7 +80,8 @@ class Executor {
   void touch(const c10::IValue* args, size_t count);
   void touchStorage(c10::StorageImpl* storage);
   // Something may write the storage that no operator tells of (the NumPy array that is asked for
-  // now): what has been made from it comes back, for the rest of the step, while it still can.
+  // now): what has been made from it comes back, for the rest of the step, while it still can. See
+  // Note [Written elsewhere].
   void expectWrite(c10::StorageImpl* storage);
   // An op runs on another thread. What it makes the plan knows nothing of.
   void noteForeignOp() { verify_.suspend(); }
@@ -145,6 +146,8 @@ class Executor {
   bool canRecompute(const CompiledPlan& plan, ValueId v, std::vector<bool>& asked) const;
   bool canRecompute(ValueId v) const;
   bool mustComeBack(ValueId input) const;
+  bool isWrittenElsewhere(ValueId v) const;
+  void pinWhatReadsWritten();
   void moveOutAtStart();
   void holdForCopies();
   void performAfter();
@@ -175,6 +178,8 @@ class Executor {
   std::vector<NewBinding> new_bindings_;
   std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only
+  std::vector<ValueId> written_elsewhere_;  // see Note [Written elsewhere]
+  std::vector<bool> reads_written_;         // by recipe; empty where nothing is
   ExecutorCounters counters_;
   Verifier verify_;
 };

@@ -39,31 +39,63 @@ void Executor::touchStorage(c10::StorageImpl* storage) {
   keepInMemory(v, residency_[v].ref.lock());
 }
 
-void Executor::expectWrite(c10::StorageImpl* storage) {
-  const ValueId written = residency_.valueOf(storage);
-  if (!written.valid()) return;
-  const RecipeTable& table = plan_->recipes();
-  std::vector<bool> reads(table.recipes().size(), false);  // by recipe: what is written, somehow
+namespace {
+
+// By recipe: whether it reads one of those, or what is made from one.
+std::vector<bool> readersOf(const std::vector<ValueId>& written, const RecipeTable& table) {
+  const auto& recipes = table.recipes();
+  std::vector<bool> reads(recipes.size(), false);
+  const auto is_stale = [&](ValueId input) {
+    const int of = table.recipeOf(input);
+    return (of >= 0 && reads[static_cast<size_t>(of)]) ||
+           std::find(written.begin(), written.end(), input) != written.end();
+  };
   for (bool changed = true; changed;) {
     changed = false;
-    for (size_t r = 0; r < reads.size(); ++r) {
-      const auto& inputs = table.recipes()[r].inputs;
-      const bool does = std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) {
-        const int of = table.recipeOf(input);
-        return input == written || (of >= 0 && reads[static_cast<size_t>(of)]);
-      });
-      changed |= does && !reads[r];
-      reads[r] = reads[r] || does;
+    for (size_t r = 0; r < recipes.size(); ++r) {
+      if (reads[r]) continue;
+      reads[r] = std::any_of(recipes[r].inputs.begin(), recipes[r].inputs.end(), is_stale);
+      changed |= reads[r];
     }
   }
-  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
-    const int recipe = table.recipeOf(v);
-    const Residency::Entry& entry = residency_[v];
-    if (recipe < 0 || !reads[static_cast<size_t>(recipe)]) continue;
-    if (entry.bound && entry.away && !entry.ref.expired()) bringBackUnplanned(v);
-    // What is still to come, too: it may be made from what was made before the write and has gone.
-    residency_[v].pinned = true;
+  return reads;
+}
+
+}  // namespace
+
+// Note [Written elsewhere]
+// No replay gives again what was made from a value before it was written where no op of the plan
+// says so. What can still be reached comes back while it can and stays for the rest of the step,
+// and so does what is made later: it may be made from what was made before the write and has gone.
+// What nobody holds any more is only there for replays of what stayed, and neither are needed:
+// recompute() leaves them out, and canRecompute() says no.
+void Executor::expectWrite(c10::StorageImpl* storage) {
+  const ValueId value = residency_.valueOf(storage);
+  if (!value.valid() || isWrittenElsewhere(value)) return;
+  std::vector<ValueId> written = written_elsewhere_;
+  written.push_back(value);
+  const std::vector<bool> reads = readersOf(written, plan_->recipes());
+  const std::vector<ValueId> away = residency_.away();
+  for (const ValueId v : away) {
+    const int recipe = plan_->recipes().recipeOf(v);
+    if (recipe >= 0 && reads[static_cast<size_t>(recipe)] && !residency_[v].ref.expired())
+      bringBackUnplanned(v);
   }
+  written_elsewhere_ = std::move(written);
+  pinWhatReadsWritten();
+}
+
+void Executor::pinWhatReadsWritten() {
+  reads_written_ = readersOf(written_elsewhere_, plan_->recipes());
+  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+    const int recipe = plan_->recipes().recipeOf(v);
+    if (recipe >= 0 && reads_written_[static_cast<size_t>(recipe)]) residency_[v].pinned = true;
+  }
+}
+
+bool Executor::isWrittenElsewhere(ValueId v) const {
+  return std::find(written_elsewhere_.begin(), written_elsewhere_.end(), v) !=
+         written_elsewhere_.end();
 }
 
 void Executor::touch(const c10::IValue* args, size_t count) {
@@ -186,6 +218,12 @@ bool Executor::canSwitchTo(const CompiledPlan& plan) const {
 // presumed anew.
 void Executor::renumberPresumed(const std::vector<Presumed>& values) {
   std::vector<std::pair<StorageHold, PageCopy>> away;
+  std::vector<c10::StorageImpl*> written;
+  std::erase_if(written_elsewhere_, [&](ValueId v) {
+    if (!residency_[v].presumed) return false;
+    written.push_back(residency_[v].address);
+    return true;
+  });
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
     const Residency::Entry& entry = residency_[v];
     if (!entry.bound || !entry.presumed) continue;
@@ -212,6 +250,9 @@ void Executor::renumberPresumed(const std::vector<Presumed>& values) {
     pager_.release(copy);
   }
   for (const Presumed& one : values) residency_.presume(one.value, one.storage, false);
+  for (c10::StorageImpl* storage : written) {
+    if (const ValueId v = residency_.valueOf(storage); v.valid()) written_elsewhere_.push_back(v);
+  }
 }
 
 void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
@@ -223,6 +264,7 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
   // Values are numbered in the order in which they are shown, so those shown so far have the same
   // numbers.
   renumberPresumed(values);
+  if (!written_elsewhere_.empty()) pinWhatReadsWritten();
   records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.switchTo(*plan_);
   const PlannedState planned = stateBefore(*plan_, k_);

@@ -138,7 +138,7 @@ bool Executor::canRecompute(ValueId v) const {
 
 bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<bool>& asked) const {
   const int r = plan.recipes().recipeOf(v);
-  if (r < 0) return false;
+  if (r < 0 || isWrittenElsewhere(v)) return false;
   if (asked[static_cast<size_t>(r)]) return true;  // whoever asked first finds out
   asked[static_cast<size_t>(r)] = true;
   const Recipe& recipe = plan.recipes().recipes()[static_cast<size_t>(r)];
@@ -151,6 +151,7 @@ bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<boo
   return recorded && std::all_of(recipe.inputs.begin(), recipe.inputs.end(), [&](ValueId input) {
            // What was recorded holds what this plan's records hold.
            if (plan.isHeldByRecords(input) != plan_->isHeldByRecords(input)) return false;
+           if (isWrittenElsewhere(input)) return false;
            return !mustComeBack(input) || pager_.hasCopy(input) || canRecompute(plan, input, asked);
          });
 }

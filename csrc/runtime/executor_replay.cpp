@@ -13,11 +13,12 @@ namespace poet {
 
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
-  const bool all_here = std::all_of(r.outputs.begin(), r.outputs.end(),
-                                    [this](ValueId v) { return residency_.isAvailable(v); });
-  if (all_here) {  // it could not be evicted, and what it was made from may have gone
+  const auto is_here = [this](ValueId v) { return residency_.isAvailable(v); };
+  const bool is_stale = !reads_written_.empty() && reads_written_[static_cast<size_t>(recipe)];
+  // It could not be evicted, and what it was made from may have gone.
+  if (is_stale || std::all_of(r.outputs.begin(), r.outputs.end(), is_here)) {
     for (ValueId v : r.outputs) {
-      if (k_ > static_cast<size_t>(plan_->graph().lastShown(v).index)) retain(v);
+      if (is_here(v) && k_ > static_cast<size_t>(plan_->graph().lastShown(v).index)) retain(v);
     }
     return;
   }
@@ -100,7 +101,8 @@ void Executor::replay(const Recipe& recipe) {
 
 void Executor::install(ValueId v, c10::StorageImpl& fresh) {
   Residency::Entry& entry = residency_[v];
-  if (entry.content_hash != 0 && verify_.enabled()) {
+  // Of what was written elsewhere, only a replay can come back, for the sake of nothing.
+  if (entry.content_hash != 0 && verify_.enabled() && !isWrittenElsewhere(v)) {
     verify_.checkContent(*plan_, k_, v, entry.content_hash, fresh);
   }
   entry.content_hash = 0;  // of that eviction: the value may change now

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from random_plans import STORE_DEVICE, random_plan
 from resident import budget_at
 from torch import nn
 
 import poet
+from poet import _C
+from poet._live import run_step
+from poet._store import page_folder
 
 _WIDTH = 128
 _CALLS = 8
@@ -119,6 +123,30 @@ def test_what_another_thread_does_costs_no_bit(
             assert step.stats.followed_steps >= 3
     for ours, theirs in zip(net.parameters(), expected.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("make", [_writes_in_place, _fills_its_buffer_again, _runs_a_branch])
+def test_random_plans_beside_another_thread(
+    make: Callable[[ThreadPoolExecutor], tuple[Callable[[], Any], nn.Module]],
+) -> None:
+    """POET_VERIFY: what comes back has the bytes that it left with."""
+    with ThreadPoolExecutor(1) as pool:
+        torch.manual_seed(0)
+        plain, _ = make(pool)
+        losses = [plain() for _ in range(5)]
+        for seed in range(6):
+            torch.manual_seed(0)
+            train_step, _ = make(pool)
+            session = _C.Session(verify=True)
+            session.set_store(str(page_folder(None)))
+            for loss in losses:
+                result, report = run_step(session, train_step, (), {})
+                assert torch.equal(result, loss)
+                if report["newly_stable"]:
+                    graph = session.graph_of(report["variant"])
+                    plan = random_plan(graph, seed, 0.3, paging=0.3, away_between=True)
+                    session.set_plan(report["variant"], plan, STORE_DEVICE)
+            assert session.counters()["followed_steps"] >= 2
 
 
 def test_threads_that_begin_with_poet_are_heard_and_run_on() -> None:

@@ -233,13 +233,16 @@ def test_a_coroutine_is_no_step() -> None:
             poet.wrap(function, ram_budget="60%")
 
 
-def _check_peak(step: poet.WrappedStep, peak_bytes: int) -> None:
+def _check_peak(
+    step: poet.WrappedStep, schedule: poet.Schedule | None, peak_bytes: int
+) -> None:
+    """`schedule`: the one in force when the measured call began; another one may follow it."""
     assert step.stats.followed_steps >= 2
     assert step.stats.departures == 0
-    assert step.schedule is not None
-    assert step.schedule.recomputes + step.schedule.page_outs > 0
-    assert peak_bytes <= step.schedule.ram_budget
-    assert peak_bytes == pytest.approx(step.schedule.peak_bytes, rel=0.005)
+    assert schedule is not None
+    assert schedule.recomputes + schedule.page_outs > 0
+    assert peak_bytes <= schedule.ram_budget
+    assert peak_bytes == pytest.approx(schedule.peak_bytes, rel=0.005)
 
 
 def _check_checkpoints_inside(use_reentrant: bool) -> None:
@@ -271,9 +274,10 @@ def _check_checkpoints_inside(use_reentrant: bool) -> None:
         for _ in range(CALLS):
             step(torch.randn(256, 32))  # its gradient goes with it
         x = torch.randn(256, 32)
+        schedule = step.schedule
         peak.begin()
         step(x)
-    _check_peak(step, peak.bytes)
+    _check_peak(step, schedule, peak.bytes)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -281,7 +285,7 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
     in_a_process_of_its_own(_check_checkpoints_inside, use_reentrant)
 
 
-def _check_storages_that_grow() -> None:
+def _check_storages_that_grow(slack: float, paging: bool) -> None:
     """An out= argument that is too small, and resize_() of a batch."""
     torch.set_num_threads(1)
     with Peak() as peak:
@@ -301,20 +305,30 @@ def _check_storages_that_grow() -> None:
             return loss.detach()
 
         # A batch can be resized once only, and what records the step runs it twice.
-        budget = budget_at(0.85, lambda: train_step(torch.randn(256, 64)))
+        budget = budget_at(slack, lambda: train_step(torch.randn(256, 64)))
         step = poet.wrap(
-            train_step, ram_budget=budget, background=False, cache_dir=None, time_limit_s=5
+            train_step,
+            ram_budget=budget,
+            paging=paging,
+            background=False,
+            cache_dir=None,
+            time_limit_s=5,
         )
         for _ in range(CALLS):
             step(torch.randn(256, 64))
         x = torch.randn(256, 64)
+        schedule = step.schedule
         peak.begin()
         step(x)
-    _check_peak(step, peak.bytes)
+    _check_peak(step, schedule, peak.bytes)
 
 
-def test_storages_that_grow_inside_the_step_keep_the_predicted_peak() -> None:
-    in_a_process_of_its_own(_check_storages_that_grow)
+# At 0.8, without paging, a value is away when it dies, and so does what it would be made from.
+@pytest.mark.parametrize(("slack", "paging"), [(0.85, True), (0.8, False)])
+def test_storages_that_grow_inside_the_step_keep_the_predicted_peak(
+    slack: float, paging: bool
+) -> None:
+    in_a_process_of_its_own(_check_storages_that_grow, slack, paging)
 
 
 @pytest.mark.parametrize("paging", [False, True])

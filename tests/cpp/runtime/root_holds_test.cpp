@@ -141,5 +141,30 @@ TEST_F(RootHoldsTest, ADepartureFindsWhatStoodIn) {
   EXPECT_EQ(counters().unplanned_recomputes, 1);
 }
 
+// The value dies while it is away, and its root with it: the memory of both is free for the next op.
+TEST(RootsThatDie, GoWithTheValueThatTheyAreHeldFor) {
+  at::set_num_threads(1);
+  const at::Tensor x = at::randn({128, 128});
+  LiveStep live(
+      [&] {
+        at::Tensor noise = x.tanh();
+        at::Tensor root = noise.add(1);
+        noise.mul_(2);  // nothing makes the root again
+        at::Tensor leaf = root.sin();
+        x.neg();
+        leaf.reset();
+        root.reset();
+        x.abs();
+        noise.reset();
+      },
+      /*verify=*/true);  // throws where more is resident than the simulator says
+  live.trace();
+  const Graph& g = live.graph();
+  const OpId neg = opNamed(g, "aten::neg");
+  live.plan(PlanBuilder(g).before(neg.index).free(madeBy(g, opNamed(g, "aten::sin"))).build());
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+  EXPECT_EQ(live.session().executorCounters().evictions, 1);
+}
+
 }  // namespace
 }  // namespace poet::testing
