@@ -21,6 +21,7 @@ _OPTIONAL = {
     "machine": str,
     "readme": bool,
     "timeout_s": (int, float),
+    "open": str,
 }
 
 
@@ -45,6 +46,7 @@ class Bound:
         machine: where it was measured.
         readme: whether README shows it.
         timeout_s: seconds that the command may take.
+        open: why the claim is known not to hold yet: README says so, and `make bench` fails.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Bound:
     machine: str = ""
     readme: bool = True
     timeout_s: float = 1800.0
+    open: str = ""
 
     def holds(self, value: float) -> bool:
         """Whether the value keeps the claim; a value that is no number never does."""

@@ -72,7 +72,12 @@ def figures(bounds: list[Bound]) -> str:
 
 
 def _measured(bound: Bound) -> str:
-    return "not yet" if bound.last is None else number(bound.last, bound.unit)
+    if bound.last is None:
+        return "not yet"
+    measured = number(bound.last, bound.unit)
+    if bound.holds(bound.last):
+        return measured
+    return f"{measured}, **not held** yet" + (f": {_cell(bound.open)}" if bound.open else "")
 
 
 def _cell(text: str) -> str:

@@ -188,7 +188,7 @@ def test_every_committed_bound_has_a_command_that_exists() -> None:
         assert (_bounds.REPOSITORY / words[1]).is_file(), f"{bound.id}: {words[1]} is missing"
 
 
-def test_every_committed_value_that_was_measured_holds() -> None:
+def test_every_committed_value_that_was_measured_holds_or_is_said_to_be_open() -> None:
     _, bounds = _bounds.load(_bounds.BOUNDS_FILE)
     broken = [b.id for b in bounds if b.last is not None and not b.holds(b.last)]
-    assert not broken
+    assert broken == [b.id for b in bounds if b.open]

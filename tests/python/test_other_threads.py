@@ -138,7 +138,7 @@ def test_random_plans_beside_another_thread(
             torch.manual_seed(0)
             train_step, _ = make(pool)
             session = _C.Session(verify=True)
-            session.set_store(str(page_folder(None)))
+            session.set_store(page_folder(None))
             for loss in losses:
                 result, report = run_step(session, train_step, (), {})
                 assert torch.equal(result, loss)

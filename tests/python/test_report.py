@@ -44,6 +44,12 @@ def test_a_bound_without_a_value_says_so_and_a_hidden_one_is_left_out() -> None:
     assert "Measured by" not in text
 
 
+def test_a_bound_that_is_broken_says_so() -> None:
+    text = report.figures([bound("a", last=7.5, open="two steps"), bound("b", last=7.0)])
+    assert "| claim of a | 7.5, **not held** yet: two steps | at most 7 |" in text
+    assert "| claim of b | 7 | at most 7 |" in text
+
+
 def test_a_bar_in_a_claim_does_not_break_the_table() -> None:
     assert "a \\| b" in report.figures([bound("a", claim="a | b")])
 

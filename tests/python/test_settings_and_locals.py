@@ -233,9 +233,7 @@ def test_a_coroutine_is_no_step() -> None:
             poet.wrap(function, ram_budget="60%")
 
 
-def _check_peak(
-    step: poet.WrappedStep, schedule: poet.Schedule | None, peak_bytes: int
-) -> None:
+def _check_peak(step: poet.WrappedStep, schedule: poet.Schedule | None, peak_bytes: int) -> None:
     """`schedule`: the one in force when the measured call began; another one may follow it."""
     assert step.stats.followed_steps >= 2
     assert step.stats.departures == 0

@@ -141,7 +141,8 @@ TEST_F(RootHoldsTest, ADepartureFindsWhatStoodIn) {
   EXPECT_EQ(counters().unplanned_recomputes, 1);
 }
 
-// The value dies while it is away, and its root with it: the memory of both is free for the next op.
+// The value dies while it is away, and its root with it: the memory of both is free for the next
+// op.
 TEST(RootsThatDie, GoWithTheValueThatTheyAreHeldFor) {
   at::set_num_threads(1);
   const at::Tensor x = at::randn({128, 128});
