@@ -175,7 +175,8 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
 int64_t Executor::bytesHeldLonger() const {
   const std::vector<bool> held_by_poet_only = heldOnly();
   int64_t bytes = 0;
-  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+  // After a switch there may be more entries than the plan has values.
+  for (ValueId v(0); v.index < plan_->graph().numValues(); ++v.index) {
     const Value& value = plan_->graph().value(v);
     const bool is_dead = value.death.valid() && static_cast<size_t>(value.death.index) < k_;
     // Whatever the plan says: NumPy shares it, say, or another thread has touched it.

@@ -87,7 +87,7 @@ void Executor::expectWrite(c10::StorageImpl* storage) {
 
 void Executor::pinWhatReadsWritten() {
   reads_written_ = readersOf(written_elsewhere_, plan_->recipes());
-  for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
+  for (ValueId v(0); v.index < plan_->graph().numValues(); ++v.index) {
     const int recipe = plan_->recipes().recipeOf(v);
     if (recipe >= 0 && reads_written_[static_cast<size_t>(recipe)]) residency_[v].pinned = true;
   }

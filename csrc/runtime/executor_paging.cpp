@@ -41,7 +41,7 @@ void Executor::pageOut(ValueId v) {
     return;
   }
   const bool is_on_its_way = pager_.isBeingWritten(v);  // then the pager owns the data
-  const bool may_leave = AllocatorTap::mayRelease(*storage);
+  const bool may_leave = AllocatorTap::mayReleaseNow(*storage);
   if (!is_on_its_way && (entry.pinned || !may_leave)) {
     if (!may_leave || !entry.kept) pager_.noteShared(storage->nbytes());  // else it failed before
     keepInMemory(v, std::move(storage));
@@ -178,7 +178,7 @@ void Executor::moveOutAtStart() {
   for (const ValueId v : plan_->schedule().away_between_steps) {
     const Residency::Entry& entry = residency_[v];
     const StorageHold storage = entry.resident ? entry.ref.lock() : StorageHold();
-    if (!storage || entry.pinned || !AllocatorTap::mayRelease(*storage)) continue;
+    if (!storage || entry.pinned || !AllocatorTap::mayReleaseNow(*storage)) continue;
     if (!copyToStore(v, storage) || !pager_.settle(v)) continue;
     ++pager_.counters().moved_between_steps;
     residency_.evict(v);

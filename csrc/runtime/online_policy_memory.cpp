@@ -65,7 +65,7 @@ bool OnlinePolicy::isReleasable(ValueId v) const {
   if (!entry.alive) return true;
   const StorageHold storage = entry.ref.lock();
   return storage && storage->_mutable_data_ptr_no_checks().get() != nullptr &&
-         AllocatorTap::mayRelease(*storage);
+         AllocatorTap::mayReleaseNow(*storage);
 }
 
 bool OnlinePolicy::isCurrent(const Need& need) const {

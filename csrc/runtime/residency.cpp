@@ -95,7 +95,7 @@ bool Residency::evict(ValueId v) {
     entry.resident = false;
     return true;
   }
-  if (entry.pinned || !AllocatorTap::mayRelease(*storage)) return false;
+  if (entry.pinned || !AllocatorTap::mayReleaseNow(*storage)) return false;
   releaseData(*storage);
   entry.resident = false;
   entry.away = true;

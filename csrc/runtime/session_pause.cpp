@@ -51,7 +51,7 @@ std::vector<StorageHold> Session::pausable(const std::vector<at::Tensor>& leaves
   std::vector<StorageHold> all = found.take();
   std::erase_if(all, [this](const StorageHold& storage) {
     return storage->nbytes() < kLeastBytes || between_.has(storage.get()) ||
-           executor_.isHandedOut(storage.get()) || !AllocatorTap::mayRelease(*storage);
+           executor_.isHandedOut(storage.get()) || !AllocatorTap::mayReleaseNow(*storage);
   });
   return all;
 }

@@ -14,7 +14,7 @@ namespace {
 // What the recording cannot see: scalars that PyTorch makes on the way, tensors without a storage
 // of their own.
 constexpr double kToleratedShare = 0.005;
-constexpr int64_t kToleratedBytes = 8 << 10;
+constexpr int64_t kToleratedBytes = 64 << 10;
 
 int versionAt(const Graph& graph, ValueId v, size_t op) {
   const auto& writers = graph.writersOf(v);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "trace/kept_storages.h"
+#include "trace/storages_in_use.h"
 
 namespace poet {
 namespace {
@@ -284,6 +285,10 @@ bool AllocatorTap::isFromAllocator(const c10::StorageImpl& storage) {
 
 bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
   return isFromAllocator(storage) && storage.resizable() && !KeptStorages::has(storage);
+}
+
+bool AllocatorTap::mayReleaseNow(const c10::StorageImpl& storage) {
+  return mayRelease(storage) && !StoragesInUse::elsewhere(storage);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -109,6 +109,8 @@ class POET_API AllocatorTap {
   // not, nobody asked to keep it, and no NumPy array shares it. PyTorch makes a storage that it
   // shares with NumPy one that cannot be resized, for good, however long ago that was.
   static bool mayRelease(const c10::StorageImpl& storage);
+  // And no op on another thread uses it at the moment. See Note [Storages in use].
+  static bool mayReleaseNow(const c10::StorageImpl& storage);
   // Whether the data came from PyTorch's CPU allocator.
   static bool isFromAllocator(const c10::StorageImpl& storage);
 };

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "graph/error.h"
 #include "trace/dispatch_key.h"
+#include "trace/storages_in_use.h"
 
 namespace poet {
 namespace {
@@ -22,7 +24,6 @@ struct Active {
   std::mutex mutex;
   std::vector<std::shared_ptr<Listener>> listeners;
   std::vector<std::pair<const Watch*, std::weak_ptr<Listener>>> watchers;
-  std::atomic<int> num_watchers = 0;
   std::atomic<int> num_in_all = 0;
   static Active& get() {
     static Active* active = new Active;  // threads may outlive static destruction
@@ -30,16 +31,27 @@ struct Active {
   }
 };
 
-// Those whose step runs on another thread (unless `watchers_only`), and those that watch.
-std::vector<std::shared_ptr<Listener>> others(bool watchers_only) {
+std::atomic<int> g_listeners = 0;  // that exist
+
+// Those whose step runs on another thread, and those that watch.
+std::vector<std::shared_ptr<Listener>> others() {
   Active& active = Active::get();
   const std::lock_guard<std::mutex> lock(active.mutex);
-  std::vector<std::shared_ptr<Listener>> found;
-  if (!watchers_only) found = active.listeners;
+  std::vector<std::shared_ptr<Listener>> found = active.listeners;
+  std::erase_if(found, [](const auto& listener) { return listener.get() == t_listener; });
   for (const auto& [watch, weak] : active.watchers) {
     if (auto listener = weak.lock()) found.push_back(std::move(listener));
   }
   return found;
+}
+
+void tellOthers(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  try {
+    for (const auto& listener : others()) listener->onForeignOp(op, stack);
+  } catch (const Error&) {
+    if (const auto handler = g_handler.load()) handler();
+    throw;
+  }
 }
 
 }  // namespace
@@ -47,27 +59,24 @@ std::vector<std::shared_ptr<Listener>> others(bool watchers_only) {
 void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard inner_ops_do_not_count(kListeningKey);
   const c10::DispatchKeySet below = keysBelow(keys);
-  if (t_listener != nullptr) {
-    if (Active::get().num_watchers.load() > 0) {
-      for (const auto& watcher : others(true)) watcher->onForeignOp(op, stack);
-    }
+  const bool hears_itself = t_listener != nullptr;
+  // The only step that there is knows what its own ops use.
+  std::optional<StoragesInUse::Guard> in_use;
+  if (g_listeners.load() > (hears_itself ? 1 : 0)) in_use.emplace(op, *stack);
+  if (Active::get().num_in_all.load() > (hears_itself ? 1 : 0)) {
+    tellOthers(op, stack);
+  } else if (!hears_itself && !t_is_heard) {
+    c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
+  }
+  if (hears_itself) {
     t_listener->onOp(op, below, stack);
-    return;
-  }
-  if (Active::get().num_in_all.load() == 0) {
-    if (!t_is_heard) c10::impl::tls_set_dispatch_key_included(kListeningKey, false);
+  } else {
     op.redispatchBoxed(below, stack);
-    return;
   }
-  const auto listeners = others(false);
-  try {
-    for (const auto& listener : listeners) listener->onForeignOp(op, stack);
-  } catch (const Error&) {
-    if (const auto handler = g_handler.load()) handler();
-    throw;
-  }
-  op.redispatchBoxed(below, stack);
 }
+
+Listener::Listener() { ++g_listeners; }
+Listener::~Listener() { --g_listeners; }
 
 void setForeignErrorHandler(void (*handler)()) { g_handler = handler; }
 
@@ -94,7 +103,6 @@ Watch::Watch(std::weak_ptr<Listener> listener) {
     Active& active = Active::get();
     const std::lock_guard<std::mutex> lock(active.mutex);
     active.watchers.emplace_back(this, std::move(listener));
-    ++active.num_watchers;
     ++active.num_in_all;
   }
   c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
@@ -104,7 +112,6 @@ Watch::~Watch() {
   Active& active = Active::get();
   const std::lock_guard<std::mutex> lock(active.mutex);
   std::erase_if(active.watchers, [this](const auto& one) { return one.first == this; });
-  --active.num_watchers;
   --active.num_in_all;
 }
 

@@ -11,15 +11,19 @@
 
 namespace poet {
 
-class Listener {
+class POET_API Listener {
  public:
-  virtual ~Listener() = default;
+  Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  virtual ~Listener();
   // Runs the op (with `below` as its keys) and does whatever the step needs around it. Called with
   // the listening key excluded, so that only outermost ops are heard.
   virtual void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                     torch::jit::Stack* stack) = 0;
-  // An op on a thread that hears nothing itself (a thread pool that inherited the dispatch state)
-  // is about to run; or, while the listener watches, any op that it does not hear.
+  // An op on another thread is about to run, be it one that hears nothing itself (a thread pool
+  // that inherited the dispatch state) or one that runs a step of its own; or, while the listener
+  // watches, any op that it does not hear.
   virtual void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
 };
 

@@ -97,6 +97,10 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     }
   }
   inherited_values_ = values_.size();
+  for (Op& op : graph_ops_) {  // what no op shows, growths, is in the base by now
+    std::erase_if(op.outputs,
+                  [this](ValueId v) { return static_cast<size_t>(v.index) >= values_.size(); });
+  }
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
   for (const OutsideValue& known : prefix.outside) {
     if (static_cast<size_t>(known.value.index) >= values_.size()) break;

@@ -145,7 +145,7 @@ TEST_F(RootHoldsTest, ADepartureFindsWhatStoodIn) {
 // op.
 TEST(RootsThatDie, GoWithTheValueThatTheyAreHeldFor) {
   at::set_num_threads(1);
-  const at::Tensor x = at::randn({128, 128});
+  const at::Tensor x = at::randn({256, 256});
   LiveStep live(
       [&] {
         at::Tensor noise = x.tanh();

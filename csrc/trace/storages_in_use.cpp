@@ -1,0 +1,94 @@
+#include "trace/storages_in_use.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "trace/tensor_args.h"
+
+namespace poet {
+namespace {
+
+constexpr size_t kMostNoted = 64;  // an op with more tensors is taken to use everything
+
+// Written by its own thread alone.
+struct Slot {
+  std::atomic<bool> busy = false;
+  std::atomic<size_t> count = 0;
+  std::array<std::atomic<const c10::StorageImpl*>, kMostNoted> noted = {};
+};
+
+struct Slots {
+  std::mutex mutex;
+  std::vector<Slot*> all;
+  static Slots& get() {
+    static Slots* slots = new Slots;  // threads may outlive static destruction
+    return *slots;
+  }
+};
+
+// Known to the others as long as its thread lives.
+class OwnSlot {
+ public:
+  OwnSlot() {
+    const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+    Slots::get().all.push_back(&slot_);
+  }
+  ~OwnSlot() {
+    const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+    std::erase(Slots::get().all, &slot_);
+  }
+  OwnSlot(const OwnSlot&) = delete;
+  OwnSlot& operator=(const OwnSlot&) = delete;
+  Slot& slot() { return slot_; }
+
+ private:
+  Slot slot_;
+};
+
+Slot& ownSlot() {
+  thread_local OwnSlot own;
+  return own.slot();
+}
+
+}  // namespace
+
+StoragesInUse::Guard::Guard(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
+    : outermost_(!ownSlot().busy.load(std::memory_order_relaxed)) {
+  if (!outermost_) return;
+  Slot& slot = ownSlot();
+  const size_t arguments = op.schema().arguments().size();
+  size_t count = 0;
+  forEachTensor(
+      stack.data() + (stack.size() - arguments), arguments, [&](const at::Tensor& t, int, int) {
+        if (!isManaged(t)) return true;
+        if (count < kMostNoted)
+          slot.noted[count].store(t.storage().unsafeGetStorageImpl(), std::memory_order_relaxed);
+        ++count;
+        return true;
+      });
+  slot.count.store(count, std::memory_order_relaxed);
+  slot.busy.store(true, std::memory_order_seq_cst);
+}
+
+StoragesInUse::Guard::~Guard() {
+  if (outermost_) ownSlot().busy.store(false, std::memory_order_release);
+}
+
+bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
+  const Slot* const own = &ownSlot();
+  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  return std::any_of(Slots::get().all.begin(), Slots::get().all.end(), [&](const Slot* slot) {
+    if (slot == own || !slot->busy.load(std::memory_order_seq_cst)) return false;
+    const size_t count = slot->count.load(std::memory_order_relaxed);
+    return count > kMostNoted ||
+           std::any_of(slot->noted.begin(), slot->noted.begin() + static_cast<int64_t>(count),
+                       [&](const auto& noted) {
+                         return noted.load(std::memory_order_relaxed) == &storage;
+                       });
+  });
+}
+
+}  // namespace poet
