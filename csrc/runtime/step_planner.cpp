@@ -114,6 +114,7 @@ void StepPlanner::keepInside(const Graph& recorded) {
 void StepPlanner::setBudget(int64_t bytes) {
   const char* wish = std::getenv("POET_ONLINE");
   if (wish == nullptr || std::string_view(wish) != "1") return;
+  is_policed_ = true;
   session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
                       options_.strict);
 }
@@ -188,11 +189,11 @@ void StepPlanner::giveUp(int variant, const std::shared_ptr<const Schedule>& sch
     advice = detail::message("The least budget that has a plan is ", *schedule->least_ram_budget,
                              " bytes (", formatBytes(*schedule->least_ram_budget), ").");
   }
-  TORCH_WARN(
-      "poet found no plan within ", budget_bytes, " bytes (", formatBytes(budget_bytes),
-      "), status ", toString(schedule->status), ": ", schedule->message, " ", advice,
-      " Training goes on without a plan: the online policy keeps it inside the budget where it "
-      "can.");
+  TORCH_WARN("poet found no plan within ", budget_bytes, " bytes (", formatBytes(budget_bytes),
+             "), status ", toString(schedule->status), ": ", schedule->message, ". ", advice,
+             " Training goes on without a plan: ",
+             is_policed_ ? "the online policy keeps it inside the budget where it can."
+                         : "its memory may exceed the budget.");
 }
 
 void StepPlanner::keep(int variant, const std::shared_ptr<const Schedule>& schedule,

@@ -57,6 +57,7 @@ class StepPlanner {
   bool store_is_measured_ = false;
   int64_t policed_peak_bytes_ = 0;
   bool warned_ = false;
+  bool is_policed_ = false;  // by the online policy
   int64_t largest_peak_bytes_ = 0;
 
   mutable std::mutex mutex_;  // of what plan() shares with the rest

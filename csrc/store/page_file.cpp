@@ -156,6 +156,8 @@ void PageFile::allocate(int64_t bytes) {
   } while (error == EINTR);
   if (error == EOPNOTSUPP || error == ENOSYS) return fillWithZeros(bytes_, bytes);
   if (error == 0) return;
+  if (::ftruncate(fd_, bytes_) != 0) { /* what a part of it took counts as not free, then */
+  }
   throw StoreError(detail::message(
       "poet: the page file in '", directory_, "' cannot grow from ", bytes_, " to ", bytes,
       " bytes: ", std::strerror(error), ". ", bytes - bytes_, " bytes more are wanted, ",

@@ -155,3 +155,119 @@ def test_threads_that_begin_with_poet_are_heard_and_run_on() -> None:
     thread.start()
     thread.join()
     assert thread.name == "mine" and torch.equal(seen[0], torch.full((3,), 2.0))
+
+
+def test_a_wrapped_step_hears_what_another_wrapped_step_writes() -> None:
+    """On two threads in turn: one halves what the other one's values are made from."""
+
+    def run(wraps: bool) -> list[float]:
+        torch.manual_seed(0)
+        net = _layers(5)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        shared, y = torch.randn(1024, _WIDTH // 4), torch.randn(1024, _WIDTH)
+        go, done = threading.Event(), threading.Event()
+        alone = True
+
+        def writes() -> torch.Tensor:
+            assert go.wait(60)
+            go.clear()
+            shared.mul_(0.9)
+            done.set()
+            return shared.sum()
+
+        def trains() -> torch.Tensor:
+            optimizer.zero_grad()
+            x = torch.cat([torch.sin(shared * k) for k in (1.0, 2.0, 3.0, 4.0)], 1)
+            if not alone:
+                go.set()
+                assert done.wait(60)
+                done.clear()
+            loss = (net(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        budget = budget_at(0.8, trains)
+        alone = False
+        steps: list[Callable[[], torch.Tensor]] = [writes, trains]
+        if wraps:
+            words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 3}
+            budgets: list[int | str] = ["1GiB", budget]
+            steps = [
+                poet.wrap(step, ram_budget=bytes_, paging=False, **words)
+                for step, bytes_ in zip(steps, budgets, strict=True)
+            ]
+        losses: list[float] = []
+
+        def loop(step: Callable[[], torch.Tensor], kept: list[float]) -> None:
+            torch.set_num_threads(1)
+            for _ in range(9):
+                kept.append(step().item())
+
+        threads = [
+            threading.Thread(target=loop, args=(step, kept))
+            for step, kept in zip(steps, ([], losses), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(losses) == 9
+        return losses
+
+    assert run(wraps=True) == run(wraps=False)
+
+
+def test_a_raw_read_outlasts_a_switch_to_a_shorter_plan() -> None:
+    """What was handed out under a longer plan is known by number under the shorter one."""
+    torch.manual_seed(0)
+    net, more = _layers(4), _layers(6)
+    optimizer = torch.optim.SGD([*net.parameters(), *more.parameters()], 0.1)
+    x = torch.randn(512, _WIDTH)
+
+    def train_step(long: bool) -> torch.Tensor:
+        optimizer.zero_grad()
+        h = net(x)
+        float(h.detach().numpy().mean())  # a metric
+        loss = more(h).square().mean() if long else h.exp().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 4}
+    step = poet.wrap(
+        train_step, ram_budget=budget_at(0.95, train_step, False), paging=False, **words
+    )
+    for long in (True,) * 4 + (False,) * 4 + (True,) * 3 + (False, True) * 3:
+        step(long)
+    assert step.stats.failed_steps == 0
+
+
+@pytest.mark.parametrize("how", ["out", "resize"])
+def test_a_step_that_departs_after_a_tensor_has_grown_is_recorded(how: str) -> None:
+    torch.manual_seed(0)
+    net = _layers(6)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x = torch.randn(512, _WIDTH)
+
+    def train_step(other: bool) -> torch.Tensor:
+        optimizer.zero_grad()
+        if how == "out":
+            grown = torch.empty(0)
+            torch.sin(x, out=grown)
+        else:
+            grown = torch.empty(10).resize_(512, _WIDTH).copy_(x)
+        out = net(grown)
+        loss = out.exp().mean() if other else out.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 4}
+    step = poet.wrap(
+        train_step, ram_budget=budget_at(0.85, train_step, False), paging=False, **words
+    )
+    for other in (False,) * 4 + (True,) * 3:
+        step(other)
+    assert step.stats.variants == 2
+    assert step.stats.failed_steps == 0
