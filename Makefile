@@ -190,7 +190,7 @@ nightly: test test-wheel verify  ## what is too long for CI
 	@$(PYTEST) -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	$(SAY) "C++ tests, long form (the log is build/properties.log)"
 	@$(call run,build/properties.log,POET_NIGHTLY=1 POET_PROPERTY_FACTOR=10 $(BUILD)/tests/cpp/poet_core_tests \
-	  --gtest_filter='Optimality.*:Metamorphic.*:Infeasible.*:BadInput.*:PathCuts.*:BoundOverAll.*:PageStoreTest.HoldsAValueOfFiveGigabytes')
+	  --gtest_filter='Optimality.*:Metamorphic.*:Infeasible.*:BadInput.*:PathCuts.*:BoundOverAll.*:BetweenMoments*:Moments*:PageStoreTest.HoldsAValueOfFiveGigabytes')
 	$(SAY) "damaged files, ten minutes"
 	@$(IN_VENV) tools/fuzz.sh $(abspath $(BIN))/python $(BUILD)/tests/cpp/fuzz/fuzz_readers 600
 	@$(MAKE) --no-print-directory lint TIDY=1

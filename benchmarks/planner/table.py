@@ -56,35 +56,31 @@ class Row:
     Attributes:
         name: of the traced step.
         slacks: budgets, each S + slack (plain peak - S).
-        seconds: within which the gaps are asked for; also the time limit.
-        gap: greatest (value - bound) / value, in percent.
-        gap_extra: greatest (value - bound) / (value - plain), in percent: recompute only, paging.
+        seconds: within which the gaps of bounds.toml are asked for; also the time limit.
         size: about how many ops it has, the word by which bounds.toml asks for it.
     """
 
     name: str
     slacks: tuple[float, ...]
     seconds: float
-    gap: float
-    gap_extra: tuple[float, float] | None
     size: int
 
 
 ROWS = (
-    Row("resnet18", (0.5, 0.35, 0.2), 5, 1, (10, 25), 500),
-    Row("gpt2", (0.5, 0.3), 15, 1, (10, 25), 500),
-    Row("bert", (0.5, 0.3), 15, 1, (10, 25), 500),
-    Row("resnet18+adamw", (0.5, 0.35), 15, 1, (10, 25), 500),
-    Row("gpt2+adamw", (0.5, 0.3), 15, 1, (10, 25), 500),
-    Row("bert+adamw", (0.5, 0.3), 15, 1, (10, 25), 500),
-    Row("unet3d", (0.5, 0.3), 30, 2, (15, 30), 1500),
-    Row("vit", (0.5, 0.3), 30, 2, (15, 30), 1500),
-    Row("t5", (0.5, 0.3), 30, 2, (15, 30), 1500),
-    Row("lstm", (0.5, 0.3), 30, 2, (15, 30), 1500),
-    Row("densenet121", (0.5, 0.3), 60, 2, (15, 30), 1500),
-    Row("bert24", (0.5, 0.3), 60, 2, (15, 30), 1500),
-    Row("gpt2_48", (0.5, 0.3), 600, 5, None, 10000),
-    Row("gpt2_micro8", (0.5, 0.3), 600, 5, None, 10000),
+    Row("resnet18", (0.5, 0.35, 0.2), 5, 500),
+    Row("gpt2", (0.5, 0.3), 15, 500),
+    Row("bert", (0.5, 0.3), 15, 500),
+    Row("resnet18+adamw", (0.5, 0.35), 15, 500),
+    Row("gpt2+adamw", (0.5, 0.3), 15, 500),
+    Row("bert+adamw", (0.5, 0.3), 15, 500),
+    Row("unet3d", (0.5, 0.3), 30, 1500),
+    Row("vit", (0.5, 0.3), 30, 1500),
+    Row("t5", (0.5, 0.3), 30, 1500),
+    Row("lstm", (0.5, 0.3), 30, 1500),
+    Row("densenet121", (0.5, 0.3), 60, 1500),
+    Row("bert24", (0.5, 0.3), 60, 1500),
+    Row("gpt2_48", (0.5, 0.3), 600, 10000),
+    Row("gpt2_micro8", (0.5, 0.3), 600, 10000),
 )
 
 

@@ -116,7 +116,7 @@ bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
 void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   const HotOp& hot = plan_->hot(k_);
   if (pager_.isTransferring()) settleDead();
-  if (k_ > 0 && plan_->hot(k_ - 1).has_dead) buryDead(k_ - 1);
+  buryDead();
   if (hot.has_before) {
     for (const Action& action : plan_->schedule().before[k_]) perform(action);
   }
@@ -199,11 +199,13 @@ void Executor::advance() {
   ++k_;
 }
 
-// Before the next op runs: the plan counts on the memory of what is held for their sake.
-void Executor::buryDead(size_t op) {
+// What died with the op before. Ahead of the actions: the plan counts on the memory of what is held
+// for their sake.
+void Executor::buryDead() {
+  if (k_ == 0 || !plan_->hot(k_ - 1).has_dead) return;
   const Recording& recording = plan_->recording();
   const auto forEachDead = [&](auto&& bury) {
-    for (auto i = recording.dead_begin[op]; i < recording.dead_begin[op + 1]; ++i) {
+    for (auto i = recording.dead_begin[k_ - 1]; i < recording.dead_begin[k_]; ++i) {
       const ValueId v = recording.dead_after[static_cast<size_t>(i)];
       bury(v, residency_[v]);
     }
@@ -224,6 +226,7 @@ void Executor::buryDead(size_t op) {
 
 void Executor::finish() {
   if (pager_.isTransferring()) settleDead();
+  buryDead();
   for (const Action& action : plan_->schedule().before[k_]) perform(action);
 }
 

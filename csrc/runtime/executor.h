@@ -166,7 +166,7 @@ class Executor {
   // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
   int64_t bytesHeldLonger() const;
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
-  void buryDead(size_t op);
+  void buryDead();
   std::string describe(size_t op) const;
 
   std::shared_ptr<const CompiledPlan> plan_;

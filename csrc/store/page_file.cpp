@@ -150,18 +150,17 @@ void PageFile::allocate(int64_t bytes) {
                                      " bytes: the limit on the size of files is ", limit.rlim_cur,
                                      " bytes (RLIMIT_FSIZE). Raise it (ulimit -f)."));
   }
+  const std::string free = freeSpace();  // a failed attempt holds what it got
   int error = 0;
   do {
     error = allocateAt(fd_, bytes_, bytes - bytes_) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == EOPNOTSUPP || error == ENOSYS) return fillWithZeros(bytes_, bytes);
   if (error == 0) return;
-  if (::ftruncate(fd_, bytes_) != 0) { /* what a part of it took counts as not free, then */
-  }
   throw StoreError(detail::message(
       "poet: the page file in '", directory_, "' cannot grow from ", bytes_, " to ", bytes,
-      " bytes: ", std::strerror(error), ". ", bytes - bytes_, " bytes more are wanted, ",
-      freeSpace(), " are free. Make room there, or pass page_dir= a directory on another disk."));
+      " bytes: ", std::strerror(error), ". ", bytes - bytes_, " bytes more are wanted, ", free,
+      " are free. Make room there, or pass page_dir= a directory on another disk."));
 }
 
 void PageFile::fillWithZeros(int64_t from, int64_t to) {

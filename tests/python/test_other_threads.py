@@ -27,6 +27,12 @@ def _layers(count: int) -> nn.Sequential:
     return nn.Sequential(*[m for _ in range(count) for m in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())])
 
 
+def _wrap(step: Callable[..., torch.Tensor], budget: int | str, paging: bool) -> poet.WrappedStep:
+    return poet.wrap(
+        step, ram_budget=budget, paging=paging, background=False, cache_dir=None, time_limit_s=5
+    )
+
+
 def _on_one_thread(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
     def run() -> Any:
         torch.set_num_threads(1)
@@ -115,8 +121,7 @@ def test_what_another_thread_does_costs_no_bit(
         budget = budget_at(slack, make(pool)[0])
         torch.manual_seed(0)
         train_step, net = make(pool)
-        words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 5}
-        with poet.wrap(train_step, ram_budget=budget, paging=paging, **words) as step:
+        with _wrap(train_step, budget, paging) as step:
             for loss in losses:
                 assert torch.equal(step(), loss)
             assert step.stats.plans >= 1
@@ -158,7 +163,7 @@ def test_threads_that_begin_with_poet_are_heard_and_run_on() -> None:
 
 
 def test_a_wrapped_step_hears_what_another_wrapped_step_writes() -> None:
-    """On two threads in turn: one halves what the other one's values are made from."""
+    """On two threads in turn: one scales what the other one's values are made from."""
 
     def run(wraps: bool) -> list[float]:
         torch.manual_seed(0)
@@ -190,13 +195,9 @@ def test_a_wrapped_step_hears_what_another_wrapped_step_writes() -> None:
         budget = budget_at(0.8, trains)
         alone = False
         steps: list[Callable[[], torch.Tensor]] = [writes, trains]
-        if wraps:
-            words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 3}
-            budgets: list[int | str] = ["1GiB", budget]
-            steps = [
-                poet.wrap(step, ram_budget=bytes_, paging=False, **words)
-                for step, bytes_ in zip(steps, budgets, strict=True)
-            ]
+        wrapped = _wrap(trains, budget, paging=False) if wraps else None
+        if wrapped:
+            steps = [_wrap(writes, "1GiB", paging=False), wrapped]
         losses: list[float] = []
 
         def loop(step: Callable[[], torch.Tensor], kept: list[float]) -> None:
@@ -213,6 +214,7 @@ def test_a_wrapped_step_hears_what_another_wrapped_step_writes() -> None:
         for thread in threads:
             thread.join()
         assert len(losses) == 9
+        assert wrapped is None or wrapped.stats.followed_steps >= 3
         return losses
 
     assert run(wraps=True) == run(wraps=False)
@@ -234,10 +236,7 @@ def test_a_raw_read_outlasts_a_switch_to_a_shorter_plan() -> None:
         optimizer.step()
         return loss.detach()
 
-    words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 4}
-    step = poet.wrap(
-        train_step, ram_budget=budget_at(0.95, train_step, False), paging=False, **words
-    )
+    step = _wrap(train_step, budget_at(0.95, train_step, False), paging=False)
     for long in (True,) * 4 + (False,) * 4 + (True,) * 3 + (False, True) * 3:
         step(long)
     assert step.stats.failed_steps == 0
@@ -263,10 +262,7 @@ def test_a_step_that_departs_after_a_tensor_has_grown_is_recorded(how: str) -> N
         optimizer.step()
         return loss.detach()
 
-    words: dict[str, Any] = {"background": False, "cache_dir": None, "time_limit_s": 4}
-    step = poet.wrap(
-        train_step, ram_budget=budget_at(0.85, train_step, False), paging=False, **words
-    )
+    step = _wrap(train_step, budget_at(0.85, train_step, False), paging=False)
     for other in (False,) * 4 + (True,) * 3:
         step(other)
     assert step.stats.variants == 2

@@ -112,6 +112,24 @@ TEST_F(ListenerTest, OpsOfThreadsThatInheritTheStateAreForeign) {
   EXPECT_TRUE(at::equal(there, at::full({4, 4}, -1)));
 }
 
+TEST_F(ListenerTest, OpsOfAThreadThatHearsItselfAreForeignToTheOthersAlone) {
+  const auto second = std::make_shared<Names>();
+  {
+    const ListenerGuard guard(names_);
+    const ListeningGuard listening;
+    x_.neg();
+    std::thread([&] {
+      const ListenerGuard own(second);
+      const ListeningGuard listening_too;
+      x_.abs();
+    }).join();
+  }
+  EXPECT_THAT(names_->heard, ElementsAre("aten::neg"));
+  EXPECT_THAT(names_->foreign, ElementsAre("aten::abs"));
+  EXPECT_THAT(second->heard, ElementsAre("aten::abs"));
+  EXPECT_THAT(second->foreign, IsEmpty());
+}
+
 TEST_F(ListenerTest, AnExceptionOfTheOpGoesThroughAndListeningGoesOn) {
   const ListenerGuard guard(names_);
   const ListeningGuard listening;
