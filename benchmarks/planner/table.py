@@ -202,10 +202,10 @@ def values(records: list[dict[str, Any]]) -> dict[str, float]:
     return worst
 
 
-def main() -> None:
-    """Measures what is asked for and keeps it in data/planner_table.json."""
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The options of a command line; `rows` are those of ROWS that it asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=[row.name for row in ROWS], metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS], metavar="NAME")
     parser.add_argument("--size", type=int, nargs="+", choices=sorted({row.size for row in ROWS}))
     parser.add_argument("--slacks", type=float, nargs="+")
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
@@ -214,11 +214,20 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--save", help="name under benchmarks/data", metavar="NAME")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    options.rows = [
+        row
+        for row in ROWS
+        if row.name in (options.only or [row.name]) and row.size in (options.size or [row.size])
+    ]
+    return options
+
+
+def main() -> None:
+    """Measures what is asked for and keeps it in data/planner_table.json."""
+    options = parse()
     records = []
-    for row in ROWS:
-        if row.name not in options.only or row.size not in (options.size or [row.size]):
-            continue
+    for row in options.rows:
         step = traced(row.name, options.folder)
         for slack in options.slacks or row.slacks:
             for mode in options.mode:

@@ -260,8 +260,13 @@ def given_by(command: str) -> set[str]:
     if name in one_value:
         return {one_value[name]}
     if name == "table":
-        solved = {"graph": "x", "mode": "paging", "status": "feasible", "processor_seconds": 1.0}
-        return set(table.values([solved | {"pessimism_percent": 0.0}]))
+        asked = table.parse(words)
+        solved = {"status": "feasible", "processor_seconds": 1.0, "pessimism_percent": 0.0}
+        return set(
+            table.values(
+                [solved | {"graph": r.name, "mode": m} for r in asked.rows for m in asked.mode]
+            )
+        )
     assert name == "optimizers"
     rows = [row(form=form, floor_bytes=1) for form in optimizers.FORMS]
     return set(optimizers.bound_values(rows, name))
