@@ -140,7 +140,7 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
                          hot.n_args, below);
   }
   if (hot.mutates && pager_.hasCopies()) dropStaleCopies();
-  if (verify_.enabled()) verify_.beforeKernel(*plan_, k_);
+  if (verify_.enabled()) verify_.beforeKernel(*plan_, k_, [this] { return bytesMissing(); });
 }
 
 bool Executor::after(const c10::IValue* results, std::string& why) {
@@ -170,6 +170,18 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
   }
   advance();
   return true;
+}
+
+// Of values that the plan moves before an op shows them, and that nobody has found: what it would
+// have in memory of them by now. A page_in of what is unknown does nothing, a page_out or a free
+// marks it as gone.
+int64_t Executor::bytesMissing() const {
+  int64_t bytes = 0;
+  for (const ValueId v : plan_->movedEarly()) {
+    if (!residency_[v].bound && residency_[v].resident && !plan_->isAwayBetweenSteps(v))
+      bytes += plan_->graph().value(v).bytes;
+  }
+  return bytes;
 }
 
 int64_t Executor::bytesHeldLonger() const {

@@ -164,6 +164,7 @@ class Executor {
   void install(ValueId v, c10::StorageImpl& fresh);
   void renumberPresumed(const std::vector<Presumed>& values);
   // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
+  int64_t bytesMissing() const;
   int64_t bytesHeldLonger() const;
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   void buryDead();

@@ -259,7 +259,7 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
                         const std::vector<Presumed>& values) {
   plan_ = std::move(plan);
   ++counters_.switches;
-  verify_.beginStep();  // the two count different things as the base
+  verify_.noteSwitch();  // the two count different things as the base
   const Graph& graph = plan_->graph();
   // Values are numbered in the order in which they are shown, so those shown so far have the same
   // numbers.

@@ -66,6 +66,7 @@ void Executor::bringBack(ValueId v) {
 }
 
 void Executor::noteUnplanned(ValueId v, const char* how) {
+  verify_.noteUnplanned();
   if (!counters_.first_unplanned.empty()) return;
   const OpId producer = plan_->graph().value(v).producer;
   const std::string origin = producer.valid() ? detail::message("made by op ", producer.index, ", ",

@@ -14,7 +14,7 @@ namespace {
 // What the recording cannot see: scalars that PyTorch makes on the way, tensors without a storage
 // of their own.
 constexpr double kToleratedShare = 0.005;
-constexpr int64_t kToleratedBytes = 64 << 10;
+constexpr int64_t kToleratedBytes = 8 << 10;
 
 int versionAt(const Graph& graph, ValueId v, size_t op) {
   const auto& writers = graph.writersOf(v);
@@ -72,7 +72,8 @@ void Verifier::checkContent(const CompiledPlan& plan, size_t op, ValueId value, 
       ", came back with other bytes than it was evicted with. Please report this."));
 }
 
-void Verifier::beforeKernel(const CompiledPlan& plan, size_t op) {
+void Verifier::beforeKernel(const CompiledPlan& plan, size_t op,
+                            const std::function<int64_t()>& missing) {
   const int64_t live = AllocatorTap::resetHighWater();
   if (started_) return;
   started_ = true;
@@ -81,7 +82,7 @@ void Verifier::beforeKernel(const CompiledPlan& plan, size_t op) {
   int64_t made = 0;
   for (ValueId v : graph.madeBy(OpId(static_cast<int64_t>(op)))) made += graph.value(v).bytes;
   // The offset is what lives under the tap beside the step; taken once, at the first op.
-  offset_ = live - (plan.residentBytes()[op] - made - graph.ops()[op].workspace_bytes);
+  offset_ = live + missing() - (plan.residentBytes()[op] - made - graph.ops()[op].workspace_bytes);
   if (plan.keepsGenerator(op)) offset_ += 5056;
 }
 

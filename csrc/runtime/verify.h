@@ -27,10 +27,16 @@ class Verifier {
                     const c10::StorageImpl& storage) const;
 
   // Before the step's first op; just before an op's kernel; just after it.
-  void beginStep() { started_ = suspended_ = false; }
-  void beforeKernel(const CompiledPlan& plan, size_t op);
+  void beginStep() { started_ = suspended_ = switched_ = false; }
+  // `missing` gives the bytes of values that the plan moves before any op shows them, and that this
+  // step does not have (a first call has no old gradients): the simulator's bytes count them.
+  void beforeKernel(const CompiledPlan& plan, size_t op, const std::function<int64_t()>& missing);
   // `heldLonger` gives the bytes of values that the program holds longer than when it was recorded.
   void afterKernel(const CompiledPlan& plan, size_t op, const std::function<int64_t()>& heldLonger);
+  // The step goes on under another plan, whose copies in the store it may not have. Where one is
+  // missed, its value is made again instead, at bytes that neither plan counts.
+  void noteSwitch() { started_ = false, switched_ = true; }
+  void noteUnplanned() { suspended_ |= switched_; }
   // Something that the recording has nothing of makes values (an op on another thread): bytes are
   // not compared for the rest of the step, contents are.
   void suspend() { suspended_ = true; }
@@ -39,6 +45,7 @@ class Verifier {
   bool enabled_ = false;
   bool started_ = false;
   bool suspended_ = false;
+  bool switched_ = false;
   int64_t offset_ = 0;  // tapped bytes that the simulator does not count
   int64_t generator_bytes_ = 0;
 };

@@ -323,6 +323,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
     return true;
   });
   keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
+  if (makes_unmanaged && kernels_ == 0) node.workspace_bytes -= unshown_.keepWhatOpLeft(self);
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
   for (size_t v = known_values; v < values_.size(); ++v)
     node.workspace_bytes -= values_[v].producer.valid() ? values_[v].bytes : 0;

@@ -78,12 +78,13 @@ int64_t Recorder::addUnshown() {
     value.death = block.death;
     value.evictable = false;
     OpId before = block.before;
-    while (before.valid() && !node(before).metadata_only) before = OpId(before.index - 1);
+    while (!block.is_result && before.valid() && !node(before).metadata_only)
+      before = OpId(before.index - 1);
     value.producer = before;
     if (before.valid()) {
-      Op& view = graph_ops_[static_cast<size_t>(before.index)];
-      view.outputs.emplace_back(static_cast<int64_t>(values_.size()));
-      view.replayable = false;
+      Op& maker = graph_ops_[static_cast<size_t>(before.index)];
+      maker.outputs.emplace_back(static_cast<int64_t>(values_.size()));
+      maker.replayable = false;
     } else {
       without_op += block.bytes;
     }

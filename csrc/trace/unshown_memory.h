@@ -18,7 +18,9 @@ namespace poet {
 // again. The allocator's log tells of these blocks. Each is a value that stays where it is, with
 // the lifetime of the block: the recorder makes it an output of the op before it was taken, or, for
 // the sake of that op's recipe, of the last view before that (of none where there was none). Blocks
-// that operators take inside are their outputs or their workspace, and not in here.
+// that operators take inside are their outputs or their workspace, and not in here; unless their
+// results have no storage of their own (an mkldnn tensor, say): what is left then is what these are
+// made of, a value of that op.
 //
 // Of one thread at a time: blocks of other threads are not seen. Not thread-safe.
 class UnshownMemory {
@@ -36,11 +38,15 @@ class UnshownMemory {
   void noteGap(OpId last);
   // An op shows the storage: it is a value of its own.
   void show(c10::StorageImpl& storage);
+  // After the outputs of `op`, the last that noteOp() heard of, were shown: all else that it left
+  // behind is what results without storage are made of. Returns the bytes.
+  int64_t keepWhatOpLeft(OpId op);
 
   struct Block {
     int64_t bytes;
-    OpId before;  // the last op that had run when it was taken; kNoOp: none had
-    OpId death;   // and when it was given back
+    OpId before;             // the last op that had run when it was taken; kNoOp: none had
+    OpId death;              // and when it was given back
+    bool is_result = false;  // of `before` itself
   };
   // The blocks that lived while ops ran, in an order that the addresses have no part in. `end`: the
   // death of those that live. Afterwards there are none.
@@ -51,6 +57,7 @@ class UnshownMemory {
   void giveBack(const void* block, OpId last);
 
   std::unordered_map<const void*, Block> living_;
+  std::unordered_map<const void*, int64_t> left_by_op_;  // bytes; by the last op
   std::vector<Block> gone_;
   std::vector<AllocatorTap::BlockEvent> events_;
 };

@@ -139,7 +139,7 @@ TEST_F(VerifyTest, MoreMemoryThanWasPredictedIsFoundAndNamed) {
   live.trace();
   live.plan(PlanBuilder(live.graph()).build());
   EXPECT_EQ(errorOf(live), "no error");
-  bytes = 40 << 10;  // below what is tolerated
+  bytes = 6 << 10;  // below what is tolerated
   EXPECT_EQ(errorOf(live), "no error");
   bytes = 4 << 20;
   EXPECT_THAT(errorOf(live),

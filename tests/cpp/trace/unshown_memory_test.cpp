@@ -92,6 +92,28 @@ TEST(UnshownMemoryTest, WhatOpsTakeInsideIsTheirs) {
   EXPECT_EQ(recording->unshown_bytes, 0);
 }
 
+// A tensor of oneDNN's has no storage: its bytes must count all the same, for as long as it lives.
+TEST(UnshownMemoryTest, WhatAnOpaqueResultIsMadeOfIsAValueOfItsOp) {
+  if (!at::globalContext().userEnabledMkldnn() || !at::hasMKLDNN()) GTEST_SKIP() << "no oneDNN";
+  const at::Tensor x = at::ones({64, 64});
+  const auto recording = recordStep([&] {
+    x.add(1);
+    at::Tensor opaque = x.to_mkldnn();
+    x.add(1);
+    opaque.reset();
+    x.add(1);
+  });
+  const std::vector<Value> found = unshown(*recording);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_GE(found[0].bytes, x.nbytes());
+  EXPECT_LT(found[0].bytes, x.nbytes() + 4096) << "alignment at most";
+  EXPECT_EQ(found[0].producer, OpId(1));
+  EXPECT_EQ(found[0].death, OpId(2));
+  EXPECT_FALSE(found[0].evictable);
+  EXPECT_LT(recording->graph->op(OpId(1)).workspace_bytes, 4096) << "it is not counted twice";
+  EXPECT_FALSE(recording->graph->op(OpId(1)).replayable);
+}
+
 TEST(UnshownMemoryTest, OtherThreadsAreNotSeen) {
   const at::Tensor x = at::ones({4});
   c10::DataPtr kept;
