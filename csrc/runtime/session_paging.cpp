@@ -147,7 +147,7 @@ void Session::bringBack() {
 }
 
 void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (mode_ != Mode::kFollow && !has_away_ && !is_policed_) return;
+  if (mode_ != Mode::kFollow && !recorder_ && !has_away_ && !is_policed_) return;
   const size_t count = op.schema().arguments().size();
   const c10::IValue* args = stack->data() + (stack->size() - count);
   // Factories do not wait for the step: Python may call them with its own lock held.
@@ -158,16 +158,21 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
   if (mode_ == Mode::kFollow) {
     executor_.noteForeignOp();
     executor_.touch(args, count);
+  }
+  if (mode_ == Mode::kFollow || recorder_) {
     const OpTraits& traits = traitsOf(op);
     const bool updates_statistics = traits.updatesStatistics(args);
     forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
+      if (!isManaged(t)) return true;
       const auto a = static_cast<size_t>(arg);
       const bool writes = traits.writes_arg[a] || (updates_statistics && traits.isStatistic(arg));
-      if (writes && isManaged(t)) executor_.expectWrite(t.storage().unsafeGetStorageImpl());
+      if (recorder_ && recorder_->knows(t)) recorder_->noteRead(t, writes);
+      if (writes && mode_ == Mode::kFollow)
+        executor_.expectWrite(t.storage().unsafeGetStorageImpl());
       return true;
     });
-    return;
   }
+  if (mode_ == Mode::kFollow) return;
   if (policy_.isActive()) policy_.touch(args, count);
   forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
     if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
@@ -177,7 +182,7 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
 }
 
 void Session::touch(const at::Tensor& t, bool for_good) {
-  if ((mode_ != Mode::kFollow && !wantsTouches() && !is_policed_) || !isManaged(t)) return;
+  if ((mode_ == Mode::kIdle && !wantsTouches() && !is_policed_) || !isManaged(t)) return;
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -185,6 +190,7 @@ void Session::touch(const at::Tensor& t, bool for_good) {
     executor_.touchStorage(storage);
     if (for_good) executor_.expectWrite(storage);
   } else {
+    if (recorder_) recorder_->noteRead(t, for_good);
     if (policy_.isActive()) policy_.touchStorage(storage);
     between_.restore(storage);
     if (mode_ == Mode::kIdle) watchWhatIsAway();

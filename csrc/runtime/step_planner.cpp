@@ -90,8 +90,7 @@ void StepPlanner::measureStore() {
 void StepPlanner::stopPaging(const std::string& why) {
   paging_ = false;
   profile_ = profileByName(options_.platform);
-  TORCH_WARN("poet pages nothing to secondary storage in this run: ", why,
-             " Make room there, or name another folder with page_dir=.");
+  TORCH_WARN("poet pages nothing to secondary storage in this run: ", why);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -150,6 +150,40 @@ void Recorder::dropTouched() {
   }
 }
 
+// Note [Read beside the step]
+// What the program hands to NumPy, say, in the recorded call it will hand out in those to come: the
+// value cannot be evicted then, and the plan must not count on it. Where the memory may be written
+// from then on (an array shares it), nothing that an operator makes of it can be made again: none
+// of them is replayable, before the reading or after it. A call that reads more than the recorded
+// one did departs from the plan, Note [Written elsewhere].
+void Recorder::noteRead(const at::Tensor& t, bool may_write) {
+  const auto found = number_.find(t.storage().unsafeGetStorageImpl());
+  if (found != number_.end()) {
+    keepInPlace(found->second, may_write);
+  } else {
+    read_early_.push_back({t.storage().getWeakStorageImpl(), may_write});
+  }
+}
+
+bool Recorder::knows(const at::Tensor& t) const {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  return number_.count(storage) > 0 || known_at_.count(storage) > 0;
+}
+
+void Recorder::keepInPlace(ValueId value, bool may_be_written) {
+  values_[static_cast<size_t>(value.index)].evictable = false;
+  if (may_be_written) may_be_written_.push_back(value);
+}
+
+void Recorder::freezeReadersOfWhatMayBeWritten() {
+  for (const ValueId v : may_be_written_) {
+    for (Op& op : graph_ops_) {
+      if (!op.metadata_only && std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end())
+        op.replayable = false;
+    }
+  }
+}
+
 ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   if (!isManaged(t)) return kNoValue;
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -184,6 +218,9 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   values_.push_back(std::move(value));
   first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
   number_[storage] = id;
+  for (const ReadBeside& one : read_early_) {
+    if (one.storage.lock().get() == storage) keepInPlace(id, one.may_write);
+  }
   alive_.push_back({id, storage, t.storage().getWeakStorageImpl()});
   return id;
 }

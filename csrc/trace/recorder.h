@@ -62,6 +62,12 @@ class Recorder {
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
            std::unique_lock<std::mutex>* lock = nullptr);
 
+  // Something beside the step's operators (NumPy, another thread) reads the tensor's memory: it
+  // stays where it is. See Note [Read beside the step].
+  void noteRead(const at::Tensor& t, bool may_write);
+  // Whether the tensor's memory was there when the step began, or an op has shown it.
+  bool knows(const at::Tensor& t) const;
+
   // Whether what comes is part of an optimizer's step.
   void setInOptimizer(bool in) { in_optimizer_ = in; }
 
@@ -98,6 +104,8 @@ class Recorder {
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
   void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
   void recordPart(const at::Tensor& part, OpId producer);
+  void keepInPlace(ValueId value, bool may_be_written);
+  void freezeReadersOfWhatMayBeWritten();
   void noteGrowth(const at::Tensor& t, ValueId value);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
@@ -150,6 +158,13 @@ class Recorder {
   };
   std::vector<Growth> growths_;
   std::unordered_map<int32_t, int64_t> grown_bytes_;  // by value, in all
+  // See Note [Read beside the step]. Before an op has shown it:
+  struct ReadBeside {
+    WeakStorage storage;
+    bool may_write;
+  };
+  std::vector<ReadBeside> read_early_;
+  std::vector<ValueId> may_be_written_;
   Companion* companion_ = nullptr;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own

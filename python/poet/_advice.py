@@ -8,6 +8,7 @@ from poet._devices import HOST
 from poet._enums import Phase, ValueKind
 
 _MUCH = 0.1  # of the budget
+_MOST_PERCENT = 100
 
 
 def advice(schedule: _C.Schedule) -> tuple[str, ...]:
@@ -32,6 +33,9 @@ def advice(schedule: _C.Schedule) -> tuple[str, ...]:
             found.append("give it more memory: what is not recomputed or moved takes no energy")
         return tuple(found)
     found = []
+    budget = schedule.ram_budget
+    if budget is not None and budget <= _MOST_PERCENT:
+        found.append(f'for a share of the plain peak write "{budget}%": this was {budget} bytes')
     least = schedule.least_ram_budget
     if least is not None:
         found.append(f"give it {format_least_bytes(least)} ({least} bytes) or more")
@@ -90,26 +94,48 @@ def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     if state_bytes > _MUCH * (schedule.ram_budget or 0):
         found.append(f'optimizer="sgd" keeps no state ({format_bytes(state_bytes)} here)')
     at = schedule.least_ram_op
-    if at is None or at >= len(graph):
+    if at is None:
+        return found
+    while at < len(graph) and graph.ops[at].metadata_only:
+        at += 1  # a view takes no room: it is for the op that it is made for
+    weights = _of_weights(graph)
+    if at >= len(graph):  # the end of the step
+        stay = sum(graph.values[v].bytes for v in weights if graph.values[v].death is None)
+        if stay > _MUCH * (schedule.ram_budget or 0):
+            found.append(
+                f"freeze layers with trainable=: {format_bytes(stay)} of weights, gradients and "
+                "state outlive the step"
+            )
         return found
     op = graph.ops[at]
     own = _bytes_at(at, graph) or 0
     if own < _MUCH * (schedule.ram_budget or 0):
         return found  # it is not what takes the room
     held = [graph.values[v] for v in {*op.inputs, *op.outputs}]
-    activations = sum(v.bytes for v in held if v.kind is ValueKind.ACTIVATION)
+    of_weights = sum(v.bytes for v in held if v.index in weights)
     if op.phase is Phase.OPTIMIZER:
         found.append(
             f"freeze layers with trainable=: the update by {op.name} holds {format_bytes(own)} of "
             "weights, gradients and state at once"
         )
-    elif activations > own / 2:
+    elif of_weights <= own / 2:
         found.append(f"a smaller batch: {op.name} holds {format_bytes(own)} at once")
     else:
         found.append(
             f"freeze layers with trainable=, or a narrower layer: {op.name} holds "
             f"{format_bytes(own)} at once, most of it weights and their gradients"
         )
+    return found
+
+
+def _of_weights(graph: _C.Graph) -> set[int]:
+    """Weights, their state and their gradients; an activation's gradient is none of them."""
+    kept = {ValueKind.PARAMETER, ValueKind.OPTIMIZER_STATE, ValueKind.BUFFER}
+    found = {v.index for v in graph.values if v.kind in kept}
+    updated = {v for op in graph.ops if op.phase is Phase.OPTIMIZER for v in op.inputs}
+    gradients = (v for v in graph.values if v.kind is ValueKind.GRADIENT)
+    # What outlives the step is a parameter's, and so is what an update reads.
+    found |= {v.index for v in gradients if v.death is None or v.index in updated}
     return found
 
 

@@ -239,6 +239,21 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
+_FLAGS = {
+    "paging=True": "--paging",
+    "paging=False was asked for": "--no-paging was given",
+    'optimizer="sgd"': "--optimizer sgd",
+    "trainable=": "--trainable",
+}
+
+
+def in_flags(text: str) -> str:
+    """What a schedule says of Python's arguments, in the words of the command line."""
+    for argument, flag in _FLAGS.items():
+        text = text.replace(argument, flag)
+    return text
+
+
 def check_outputs(options: argparse.Namespace) -> None:
     """Before the work: whether what it is to write can be written.
 

@@ -17,6 +17,7 @@ from poet._cli_common import (
     add_training_arguments,
     as_record,
     exit_code,
+    in_flags,
     print_json,
     save_all,
     solve_options,
@@ -115,7 +116,7 @@ def _run_solve(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_record(schedule))
     else:
-        print(schedule)
+        print(in_flags(str(schedule)))
     if options.out:
         save_all(schedule, options.out)
     if schedule.has_plan and options.plot:

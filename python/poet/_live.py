@@ -237,8 +237,7 @@ def run_step(
         try:  # a signal may arrive anywhere: what has begun must end
             session.begin_step(batch, gradients, existing)
             del existing, gradients
-            if not traced or session.is_policed():
-                raw_doors.open(session)
+            raw_doors.open(session)
             result = step(*args, **kwargs)
             failed = False
         finally:

@@ -15,6 +15,7 @@ from poet import _C
 from poet._budgets import whole_number
 from poet._cache import Cache
 from poet._errors import ArgumentError, FormatError
+from poet._names import did_you_mean
 from poet._paper import paper_graph
 from poet._presets import Preset, find_preset, preset_names
 from poet._training import (
@@ -68,9 +69,10 @@ class ModelRequest:
                 )
             return as_graph(graph)
         if graph is not None and not self.paper:
+            got = repr(graph) if isinstance(graph, str) else type(graph).__name__
             raise ArgumentError(
-                f'graph: expected None or "paper" beside model=; got {type(graph).__name__}. Leave '
-                "one of them out."
+                f'graph: expected None or "paper" beside model=; got {got:.80}.'
+                f"{did_you_mean(graph, (PAPER,))} Leave one of them out."
             )
         return self.graph(cache)
 

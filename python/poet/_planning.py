@@ -91,6 +91,7 @@ class StepPlanner:
         self._op_times = OpTimes(session, self._cached)
         self._device = self._plain_device()
         self._page_folder = options.page_folder
+        self.paging_trouble = ""  # why nothing is paged any more
         self._speed: StoreSpeed | None = None
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
@@ -447,10 +448,10 @@ class StepPlanner:
 
     def _stop_paging(self, why: str) -> None:
         self._page_folder = None
+        self.paging_trouble = why
         self._device = self._plain_device()
         warn(
-            f"poet pages nothing to secondary storage in this run: {why} Make room there, or name "
-            "another folder with page_dir=.",
+            f"poet pages nothing to secondary storage in this run: {why}",
             StoreWarning,
         )
 
@@ -493,7 +494,7 @@ class StepPlanner:
             plain_seconds,
             joules=self._options.share.joules,
             time_limit_s=self._options.time_limit_s,
-            may_page=self._page_folder is not None,
+            may_page=self._options.page_folder is not None,
             memory_can_be_kept=kept is not None,
         )
         warn(f"{told} Training goes on {goes_on}", BudgetWarning)

@@ -43,7 +43,8 @@ class StepStats:
         write_seconds: time that writing took, likewise.
         waited_seconds: time that steps waited for transfers.
         repaired_chunks: damaged pieces of the store that were mended.
-        paging_trouble: the store's last failure; "" when there was none.
+        paging_trouble: the store's last failure, or why nothing is paged any more; "" when there
+            was none.
         online_steps: calls without a plan, or the rest of calls that had departed from theirs, that
             the online policy had to make room in.
         online_evictions: values whose memory it released.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from poet._errors import ArgumentError
+from poet._names import did_you_mean
 
 Condition = str | Callable[[], bool]
 
@@ -214,7 +215,7 @@ def _check_no_arguments(condition: Callable[..., object]) -> None:
 def _error(got: object) -> ArgumentError:
     return ArgumentError(
         'only_while: expected "charging", "idle", functions without arguments that say whether a '
-        f"step may begin, or several of these; got {got!r:.80}."
+        f"step may begin, or several of these; got {got!r:.80}.{did_you_mean(got, _SAYS)}"
     )
 
 

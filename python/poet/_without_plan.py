@@ -42,7 +42,7 @@ def told_without_plan(
         plain_seconds: of the step.
         joules: what a battery leaves for the step; None: there is no such limit.
         time_limit_s: of the search.
-        may_page: the search was allowed to.
+        may_page: whether the step was wrapped so that it may.
         memory_can_be_kept: a plan keeps the budget in bytes alone.
     """
     limits = [f"within {budget} bytes ({format_bytes(budget)})"]

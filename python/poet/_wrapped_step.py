@@ -373,6 +373,8 @@ class WrappedStep:
             s.status in (Status.OPTIMAL, Status.FEASIBLE)
             for s in list(self._planner.schedules.values())
         )
+        counters["steps"] += self._rest.skipped
+        counters["paging_trouble"] = counters["paging_trouble"] or self._planner.paging_trouble
         return StepStats(
             plans=plans,
             planning=planning,
@@ -383,7 +385,7 @@ class WrappedStep:
             held_steps=self._gate.held_steps if self._gate is not None else 0,
             held_seconds=self._gate.held_seconds if self._gate is not None else 0.0,
             unrecorded_steps=self._rest.skipped,
-            **{**counters, "steps": counters["steps"] + self._rest.skipped},
+            **counters,
         )
 
     def wait_for_plan(self, timeout: float | None = None) -> bool:

@@ -76,6 +76,36 @@ def test_an_op_that_takes_little_room_is_not_blamed() -> None:
     assert not any("at once" in each for each in schedule.advice)
 
 
+def _wide_step(batch: int, width: int) -> poet.Graph:
+    net = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def step(x: Tensor) -> None:
+        net.zero_grad()
+        net(x).square().mean().backward()
+
+    return poet.trace(step, torch.ones(batch, width))
+
+
+def _check_what_takes_the_room() -> None:
+    for batch, width, helps, not_this in (
+        (4096, 16, "a smaller batch", "freeze"),  # most of it activations and their gradients
+        (4, 512, "freeze layers", "batch"),  # and here weights and theirs
+    ):
+        graph = _wide_step(batch, width)
+        schedule = poet.solve(graph=graph, ram_budget=graph.base_bytes + 4096, time_limit_s=5)
+        said = "\n".join(schedule.advice)
+        assert helps in said and not_this not in said, said
+
+
+def test_weights_are_blamed_where_they_take_the_room_alone() -> None:
+    in_a_process_of_its_own(_check_what_takes_the_room)
+
+
+def test_a_number_that_was_meant_as_a_share_is_told() -> None:
+    assert 'write "60%"' in _infeasible(ram_budget=60.0).advice[0]
+    assert not any("%" in each for each in _infeasible(ram_budget=4096).advice)
+
+
 def test_more_memory_is_named_beside_a_larger_battery_where_it_would_help() -> None:
     graph = chain_graph()
     for budget, told in (("60%", True), ("100%", False)):

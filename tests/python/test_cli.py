@@ -14,6 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from small_steps import chain_graph
 
 import poet
 from poet._cli import main
@@ -59,6 +60,19 @@ def test_words_that_nobody_knows_end_with_1(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as info:
         run(*words)
     assert info.value.code == 1
+
+
+def test_advice_is_in_the_words_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = chain_graph()
+    least = poet.solve(graph=graph, ram_budget=4096, time_limit_s=5).least_ram_budget
+    graph.save(tmp_path / "step.json")
+    words = ("--ram-budget", str(least), "--runtime-budget", "1.01")
+    assert run("solve", "--model", str(tmp_path / "step.json"), *words) == 2
+    said = capsys.readouterr().out
+    assert "let it page to a disk: --paging" in said
+    assert "paging=True" not in said
 
 
 @pytest.mark.parametrize("command", ["solve", "trace", "pareto", "compare", "profile", "show"])

@@ -111,6 +111,11 @@ def test_accounting_is_checked() -> None:
         poet.solve(model="linear", accounting="original")
 
 
+def test_a_word_that_was_meant_as_paper_is_found() -> None:
+    with pytest.raises(poet.ArgumentError, match=r"got 'papers'\. Did you mean 'paper'\?"):
+        poet.solve(model="linear", graph="papers")
+
+
 def test_batch_size_counts_everywhere() -> None:
     """The original ignores it for linear, transformer and bert."""
     for name in paper_names():

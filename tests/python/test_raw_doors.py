@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_process import in_a_process_of_its_own
 from random_plans import STORE_DEVICE, random_plan
-from resident import budget_at
+from resident import Peak, budget_at
 from torch import nn
 
 import poet
@@ -206,3 +207,50 @@ def test_what_was_made_from_a_batch_before_numpy_writes_it_is_not_made_from_it_a
     assert losses(step) == losses(build())
     assert step.stats.followed_steps >= 4
     assert step.stats.evictions > 0
+
+
+def _check_arrays_of_every_call(door: str, paging: bool) -> None:
+    """An activation that NumPy shares, or only reads, at every call: the plan knows of it."""
+    torch.set_num_threads(1)
+    with Peak() as peak:
+        torch.manual_seed(0)
+        layers = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.Tanh())]
+        head, tail = nn.Sequential(*layers[:4]), nn.Sequential(*layers[4:])
+        optimizer = torch.optim.SGD([*head.parameters(), *tail.parameters()], 0.01)
+
+        def train_step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            h = head(x)
+            seen = getattr(h.detach(), door)()
+            loss = tail(h).square().mean()
+            loss.backward()
+            optimizer.step()
+            del seen
+            return loss.detach()
+
+        budget = budget_at(0.85, train_step, torch.randn(256, 64))
+        step = poet.wrap(
+            train_step,
+            ram_budget=budget,
+            paging=paging,
+            background=False,
+            cache_dir=None,
+            time_limit_s=5,
+        )
+        for _ in range(6):
+            step(torch.randn(256, 64))
+        x = torch.randn(256, 64)
+        schedule = step.schedule
+        peak.begin()
+        step(x)
+    assert schedule is not None
+    assert step.stats.followed_steps >= 3
+    assert step.stats.unplanned_recomputes + step.stats.unplanned_page_ins == 0
+    assert peak.bytes <= schedule.ram_budget
+    assert peak.bytes == pytest.approx(schedule.peak_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize("paging", [False, True])
+@pytest.mark.parametrize("door", ["numpy", "tolist"])
+def test_what_is_read_at_every_call_is_planned_for(door: str, paging: bool) -> None:
+    in_a_process_of_its_own(_check_arrays_of_every_call, door, paging)

@@ -68,6 +68,36 @@ TEST_F(RecorderTest, AnOpThatThrowsIsRecordedAsOneThatDoes) {
   EXPECT_EQ(recording_->prefix_hash.size(), recording_->ops.size() + 1);
 }
 
+// NumPy gets an activation, an input that no op has shown yet, and a value for a moment.
+TEST_F(RecorderTest, WhatIsReadBesideTheStepStaysAndWhatIsMadeOfItIsNotMadeAgain) {
+  registerListener();
+  const auto listener = std::make_shared<RecordingListener>(std::vector<KnownStorage>());
+  Recorder& recorder = listener->recorder;
+  {
+    const AllocatorTap::Guard tap;
+    const ListenerGuard guard(listener);
+    const ListeningGuard listening;
+    EXPECT_FALSE(recorder.knows(w_));
+    recorder.noteRead(w_, /*may_write=*/false);
+    const at::Tensor a = x_.mul(2);
+    EXPECT_TRUE(recorder.knows(a));
+    const at::Tensor before = a.t().relu();
+    recorder.noteRead(a, /*may_write=*/true);
+    const at::Tensor after = a.sigmoid();
+    const at::Tensor beyond = after.add(w_);
+  }
+  recording_ = recorder.finish();
+  ASSERT_EQ(graph().numOps(), 5);  // mul, t, relu, sigmoid, add
+  const std::vector<Op>& ops = graph().ops();
+  EXPECT_TRUE(ops[0].replayable) << "it makes what is read, of something else";
+  EXPECT_FALSE(ops[2].replayable) << "what it read may have been written since";
+  EXPECT_FALSE(ops[3].replayable);
+  EXPECT_TRUE(ops[4].replayable);
+  EXPECT_FALSE(value(out(0)).evictable);
+  EXPECT_TRUE(value(out(2)).evictable);
+  EXPECT_FALSE(value(in(4, 1)).evictable) << "read before an op has shown it";
+}
+
 TEST_F(RecorderTest, PartsOfASparseTensorTakeMemoryAndStay) {
   const at::Tensor indices = at::tensor({1, 1, 3}, at::kLong).view({1, 3});
   const at::Tensor values = at::randn({3, 64});
