@@ -16,12 +16,14 @@ PlannedState::PlannedState(const Recording& recording, const Schedule& schedule)
     : recording_(recording),
       schedule_(schedule),
       resident_(recording.graph->values().size(), false),
-      retained_(resident_.size(), false) {
+      retained_(resident_.size(), false),
+      stored_(resident_.size(), false) {
   const auto& away = schedule.away_between_steps;
   for (ValueId v(0); static_cast<size_t>(v.index) < resident_.size(); ++v.index) {
     resident_[static_cast<size_t>(v.index)] = !recording.graph->value(v).producer.valid() &&
                                               !std::binary_search(away.begin(), away.end(), v);
   }
+  for (const ValueId v : away) stored_[static_cast<size_t>(v.index)] = true;
 }
 
 void PlannedState::come(ValueId v, size_t at) {
@@ -46,11 +48,14 @@ void PlannedState::apply(const Action& action, size_t op) {
       for (ValueId v : recording_.graph->madeBy(schedule_.recipes[arg].front())) come(v, op);
       return;
     case ActionKind::kPageOut:
+      stored_[arg] = true;
       return;
   }
 }
 
 void PlannedState::runOp(size_t op) {
+  for (ValueId v : recording_.graph->ops()[op].mutates)
+    stored_[static_cast<size_t>(v.index)] = false;
   for (ValueId v : recording_.graph->madeBy(OpId(static_cast<int64_t>(op))))
     resident_[static_cast<size_t>(v.index)] = true;
 }
@@ -79,8 +84,7 @@ namespace {
 class Join {
  public:
   Join(const CompiledPlan& from, const CompiledPlan& to, size_t at)
-      : to_(to), at_(at), joined_(to.schedule()), is_(to.recording(), joined_) {
-    takeActions(from.schedule());
+      : to_(to), at_(at), joined_(begun(from)), is_(to.recording(), joined_) {
     is_.runTo(at);
   }
 
@@ -106,33 +110,61 @@ class Join {
   const Graph& graph() const { return to_.graph(); }
   std::vector<Action>& here() { return joined_.before[op_]; }
 
-  // The first plan's up to the parting, and none from there on.
-  void takeActions(const Schedule& first) {
-    const auto taken = [&](std::vector<Action> actions, size_t op) {
-      for (Action& action : actions) {
-        if (action.kind == ActionKind::kRecompute)
-          action.arg = chainOf(first.recipes[static_cast<size_t>(action.arg)]);
+  // Whether the value has the same number in both steps.
+  bool isShared(ValueId v) const {
+    return static_cast<size_t>(v.index) < to_.recording().first_shown.size() &&
+           static_cast<size_t>(to_.recording().first_shown[static_cast<size_t>(v.index)].index) <
+               at_;
+  }
+
+  // The first plan's actions up to the parting, and none from there on. Of values that only the
+  // other step knows, the other plan's.
+  Schedule begun(const CompiledPlan& from) {
+    Schedule joined = to_.schedule();
+    const Schedule& first = from.schedule();
+    std::vector<ValueId> away;
+    for (const ValueId v : first.away_between_steps) {
+      if (isShared(v)) away.push_back(v);
+    }
+    for (const ValueId v : joined.away_between_steps) {
+      if (!isShared(v)) away.push_back(v);
+    }
+    std::sort(away.begin(), away.end());
+    joined.away_between_steps = std::move(away);
+    const std::vector<Action> none;
+    const auto taken = [&](const std::vector<Action>& of_first, const std::vector<Action>& of_other,
+                           size_t op) {
+      std::vector<Action> actions;
+      for (Action action : of_first) {
+        const bool recomputes = action.kind == ActionKind::kRecompute;
+        if (recomputes)
+          action.arg = chainOf(joined, first.recipes[static_cast<size_t>(action.arg)]);
+        if (!recomputes && !isShared(ValueId(action.arg))) continue;
+        // What the other step goes on to show, the program keeps.
+        const bool is_held = action.kind == ActionKind::kRetain &&
+                             graph().lastShown(ValueId(action.arg)).index != static_cast<int>(op);
+        if (!is_held) actions.push_back(action);
       }
-      // What the other step goes on to show, the program keeps.
-      std::erase_if(actions, [&](const Action& action) {
-        return action.kind == ActionKind::kRetain &&
-               graph().lastShown(ValueId(action.arg)) != OpId(static_cast<int64_t>(op));
-      });
+      for (const Action& action : of_other) {
+        if (action.kind != ActionKind::kRecompute && !isShared(ValueId(action.arg)))
+          actions.push_back(action);
+      }
       return actions;
     };
-    for (size_t op = 0; op < joined_.before.size(); ++op) {
-      joined_.before[op] = op < at_ ? taken(first.before[op], op) : std::vector<Action>();
-      if (op < at_) joined_.after[op] = taken(first.after[op], op);
+    for (size_t op = 0; op < joined.before.size(); ++op) {
+      const bool is_begun = op < at_;
+      joined.before[op] = is_begun ? taken(first.before[op], joined.before[op], op) : none;
+      if (op >= joined.after.size()) continue;  // there is a last `before`, at the step's end
+      joined.after[op] = is_begun ? taken(first.after[op], joined.after[op], op) : none;
     }
+    return joined;
   }
 
   // What the other plan has let go of by now, and what it holds beyond its death.
   void letGo() {
     op_ = at_;
     for (ValueId v(0); static_cast<size_t>(v.index) < is_.size(); ++v.index) {
-      const bool in_step = graph().value(v).producer.valid();
-      if (in_step && is_.isResident(v) && !wanted_->isResident(v))
-        act({ActionKind::kFree, v.index});
+      if (is_.isResident(v) && !wanted_->isResident(v)) letGoOf(v, wanted_->isStored(v));
       if (!is_.isResident(v) || is_.isRetained(v) || !wanted_->isRetained(v)) continue;
       const auto shown = static_cast<size_t>(graph().lastShown(v).index);
       const Action retain{ActionKind::kRetain, v.index};
@@ -146,7 +178,17 @@ class Join {
     is_.apply(action, op_);
   }
 
-  bool bringBack(ValueId v) { return is_.isResident(v) || recompute(v, 0); }
+  void letGoOf(ValueId v, bool to_store) {
+    if (to_store && !is_.isStored(v)) act({ActionKind::kPageOut, v.index});
+    act({ActionKind::kFree, v.index});
+  }
+
+  bool bringBack(ValueId v, size_t depth = 0) {
+    if (is_.isResident(v)) return true;
+    if (!is_.isStored(v)) return recompute(v, depth);
+    act({ActionKind::kPageIn, v.index});
+    return true;
+  }
 
   bool recompute(ValueId v, size_t depth) {
     const int r = to_.recipes().recipeOf(v);
@@ -158,22 +200,22 @@ class Join {
     for (ValueId input : recipe.inputs) {
       if (is_.isResident(input)) continue;
       for_this.push_back(input);
-      if (!recompute(input, depth + 1)) return false;
+      if (!bringBack(input, depth + 1)) return false;
     }
     for (ValueId output : recipe.outputs) {
       if (!is_.isResident(output) && output != v) for_this.push_back(output);
     }
-    act({ActionKind::kRecompute, chainOf(recipe.ops)});
+    act({ActionKind::kRecompute, chainOf(joined_, recipe.ops)});
     for (ValueId one : for_this) {
       if (is_.isResident(one) && !wanted_->isResident(one)) act({ActionKind::kFree, one.index});
     }
     return true;
   }
 
-  int32_t chainOf(const std::vector<OpId>& ops) {
-    const auto found = std::find(joined_.recipes.begin(), joined_.recipes.end(), ops);
-    const auto index = static_cast<int32_t>(found - joined_.recipes.begin());
-    if (found == joined_.recipes.end()) joined_.recipes.push_back(ops);
+  static int32_t chainOf(Schedule& schedule, const std::vector<OpId>& ops) {
+    const auto found = std::find(schedule.recipes.begin(), schedule.recipes.end(), ops);
+    const auto index = static_cast<int32_t>(found - schedule.recipes.begin());
+    if (found == schedule.recipes.end()) schedule.recipes.push_back(ops);
     return index;
   }
 
@@ -188,7 +230,11 @@ class Join {
         }
         act(action);
       } else if (action.kind == ActionKind::kFree && is_.isResident(v)) {
+        letGoOf(v, wanted.isStored(v));
+      } else if (action.kind == ActionKind::kPageOut && is_.isResident(v) && !is_.isStored(v)) {
         act(action);
+      } else if (action.kind == ActionKind::kPageIn && !bringBack(v)) {
+        return false;
       }
       wanted.apply(action, op_);
     }
@@ -199,7 +245,11 @@ class Join {
     const auto& recording = to_.recording();
     if (op_ == static_cast<size_t>(joined_.num_ops)) {  // what outlives the step
       for (ValueId v(0); static_cast<size_t>(v.index) < is_.size(); ++v.index) {
-        if (wanted.isResident(v) && !wanted.isRetained(v) && !bringBack(v)) return false;
+        const bool stays = wanted.isResident(v) && !wanted.isRetained(v);
+        // Where the first plan does not have it away between steps, this one must not either.
+        const bool comes_back = !is_.isResident(v) && !stays && wanted.isStored(v) &&
+                                graph().value(v).death == graph().endOfStep() && !isAway(v);
+        if ((stays || comes_back) && !bringBack(v)) return false;
       }
       return true;
     }
@@ -215,13 +265,21 @@ class Join {
     is_.runOp(op_);
     wanted.runOp(op_);
     for (const Action& action : to_.schedule().after[op_]) {
-      joined_.after[op_].push_back(action);
-      is_.apply(action, op_);
+      const bool is_copied =
+          action.kind == ActionKind::kPageOut &&
+          (!is_.isResident(ValueId(action.arg)) || is_.isStored(ValueId(action.arg)));
+      if (!is_copied) joined_.after[op_].push_back(action);
+      if (!is_copied) is_.apply(action, op_);
       wanted.apply(action, op_);
     }
     is_.passDeaths(op_);
     wanted.passDeaths(op_);
     return true;
+  }
+
+  bool isAway(ValueId v) const {
+    const auto& away = joined_.away_between_steps;
+    return std::binary_search(away.begin(), away.end(), v);
   }
 
   bool isRetainedAfter(ValueId v) const {
@@ -242,7 +300,6 @@ class Join {
 
 std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to,
                                         size_t at) {
-  if (from.pages() || to.pages()) return nullptr;
   std::optional<Schedule> best;
   const auto fits = [](const Schedule& one) {
     return !one.ram_budget_bytes || one.peak_bytes <= *one.ram_budget_bytes;

@@ -23,6 +23,8 @@ class PlannedState {
 
   bool isResident(ValueId v) const { return resident_[static_cast<size_t>(v.index)]; }
   bool isRetained(ValueId v) const { return retained_[static_cast<size_t>(v.index)]; }
+  // The store has a copy of what the value is by now.
+  bool isStored(ValueId v) const { return stored_[static_cast<size_t>(v.index)]; }
   size_t size() const { return resident_.size(); }
 
  private:
@@ -30,7 +32,7 @@ class PlannedState {
 
   const Recording& recording_;
   const Schedule& schedule_;
-  std::vector<bool> resident_, retained_;
+  std::vector<bool> resident_, retained_, stored_;
 };
 
 // Note [Joined plans]
@@ -42,9 +44,14 @@ class PlannedState {
 // only where it is needed. The simulator tells which of these keeps the budget, and what the step's
 // peak will be. The executor then finds every value where the joined schedule has it.
 //
+// What the other plan has in the store by then is copied there before it goes; where it counts on a
+// copy that is not there, the value is made again. Values from before the step that no op has shown
+// until the parting have other numbers in the two steps, and so are where the other plan has them:
+// the executor sees to that as it changes over. What is away as the step begins is what the first
+// plan has away, and all that the other one does not expect back by the end stays in memory.
+//
 // Of the two ways the one inside the budget that takes less time, else the one of the lower peak.
-// Null where neither can be carried out, and where either plan pages. The first `at` ops of both
-// are the same.
+// Null where neither can be carried out. The first `at` ops of both are the same.
 std::shared_ptr<CompiledPlan> joinPlans(const CompiledPlan& from, const CompiledPlan& to,
                                         size_t at);
 

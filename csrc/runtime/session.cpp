@@ -391,7 +391,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   std::shared_ptr<CompiledPlan> plan =
       variants_.joinedPlan(other, executor_.sharedPlan(), executor_.done());
   Variant& variant = *variants_.find(other);
-  if (!plan || !executor_.canSwitchTo(*plan)) plan = variant.plan;
+  if (!plan || !executor_.canSwitchTo(*plan) || !hasRoomFor(*plan)) plan = variant.plan;
   if (!executor_.canSwitchTo(*plan)) return false;
   // What comes back for the other plan may need more than the budget; the policy does not.
   if (policy_.isOn() && (excessOf(*plan) > 0 || !executor_.isReadyFor(*plan))) return false;

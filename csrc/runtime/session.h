@@ -170,6 +170,7 @@ class POET_API Session final : public Listener,
   void noteStorages();
   void openStore();
   void prepareStore(const CompiledPlan& plan);
+  bool hasRoomFor(const CompiledPlan& plan);
   bool hasStoreOrOpens();
   void watchWhatIsAway();
 

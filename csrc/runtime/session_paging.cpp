@@ -46,6 +46,17 @@ void Session::prepareStore(const CompiledPlan& plan) {
   pages_ = true;
 }
 
+// Whether the store can hold what the plan pages, in the middle of a step.
+bool Session::hasRoomFor(const CompiledPlan& plan) {
+  try {
+    prepareStore(plan);
+    return true;
+  } catch (const Error& error) {
+    executor_.pager().counters().trouble = error.what();
+    return false;
+  }
+}
+
 // For the online policy: whether there is a store now.
 bool Session::hasStoreOrOpens() {
   Pager& pager = executor_.pager();

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "schedule/simulator.h"
+#include "support/paging_plan.h"
 #include "support/plan_builder.h"
 #include "support/recording.h"
 #include "support/valid_plan.h"
@@ -44,7 +45,12 @@ class PlanJoinTest : public ::testing::Test {
 
   CompiledPlan compiled(int which, Schedule schedule) const {
     return {recordings_[which], std::make_shared<const Schedule>(std::move(schedule)),
-            hostProfile()};
+            storeProfile()};
+  }
+  static DeviceProfile storeProfile() {
+    DeviceProfile profile = hostProfile();
+    profile.store_read_rate = profile.store_write_rate = 1e9;
+    return profile;
   }
 
   std::vector<at::Tensor> layers_;
@@ -93,6 +99,42 @@ TEST_F(PlanJoinTest, JoinsOfRandomPlansCanBeCarriedOut) {
   }
   EXPECT_GE(joins, 35);
   EXPECT_GT(missing, 40) << "there was something to bring back";
+}
+
+// The heads have the same number in the two steps, and are not the same value.
+TEST_F(PlanJoinTest, JoinsOfRandomPlansThatPageCanBeCarriedOut) {
+  int64_t joins = 0, elsewhere = 0, page_ins = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const int first = static_cast<int>(seed % 2);
+    const auto& goes_on = recordings_[1 - first];
+    const CompiledPlan from = compiled(first, pagingPlan(*recordings_[first]->graph, seed, 0.3));
+    const CompiledPlan to = compiled(1 - first, pagingPlan(*goes_on->graph, seed + 100, 0.2));
+    const auto joined = joinPlans(from, to, parting_);
+    if (!joined) continue;
+    ++joins;
+    const Schedule& schedule = joined->schedule();
+    EXPECT_EQ(simulate(*goes_on->graph, schedule, storeProfile()).peak_bytes, schedule.peak_bytes);
+    EXPECT_LE(joined->schedule().countActions(ActionKind::kRetain),
+              from.schedule().countActions(ActionKind::kRetain) +
+                  2 * to.schedule().countActions(ActionKind::kRetain))
+        << "nothing stands there twice";
+    PlannedState begins(*goes_on, schedule), wanted(*goes_on, to.schedule());
+    PlannedState ended(*recordings_[first], from.schedule());
+    for (PlannedState* state : {&begins, &wanted, &ended}) state->runTo(parting_);
+    for (ValueId v(0); v.index < goes_on->graph->numValues(); ++v.index) {
+      const auto shown = goes_on->first_shown[static_cast<size_t>(v.index)];
+      const bool is_shared = shown.index < static_cast<int64_t>(parting_);
+      const PlannedState& expected = is_shared ? ended : wanted;
+      if (!is_shared && goes_on->graph->value(v).producer.valid()) continue;
+      EXPECT_EQ(begins.isResident(v), expected.isResident(v)) << "value " << v.index;
+      EXPECT_EQ(begins.isStored(v), expected.isStored(v)) << "value " << v.index;
+      elsewhere += wanted.isResident(v) != begins.isResident(v);
+    }
+    page_ins += schedule.countActions(ActionKind::kPageIn);
+  }
+  EXPECT_GE(joins, 50);
+  EXPECT_GT(elsewhere, 40) << "there was something to move";
+  EXPECT_GT(page_ins, 100);
 }
 
 TEST_F(PlanJoinTest, WhatIsFreedAndNotKeptBackComesBackWhereItIsNeeded) {
