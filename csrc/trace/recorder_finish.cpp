@@ -158,22 +158,23 @@ void Recorder::keepWhatCannotBeFound() {
 }
 
 void Recorder::fillOutside(Recording& recording) const {
-  std::vector<const Living*> living;
-  for (const Living& one : alive_) {
-    if (!values_[static_cast<size_t>(one.value.index)].producer.valid()) living.push_back(&one);
-  }
-  std::sort(living.begin(), living.end(),
-            [](const Living* a, const Living* b) { return a->value < b->value; });
-  recording.outside.resize(living.size());
-  for (size_t i = 0; i < living.size(); ++i) {
-    OutsideValue& outside = recording.outside[i];
-    outside.value = living[i]->value;
-    outside.storage = living[i]->storage;
-    const auto at = input_position_.find(outside.value.index);
-    if (at != input_position_.end()) outside.input_position = at->second;
-    const auto of = parameter_of_gradient_.find(outside.value.index);
+  std::unordered_map<int32_t, const Living*> living;
+  for (const Living& one : alive_) living.emplace(one.value.index, &one);
+  for (size_t v = 0; v < first_offset_.size(); ++v) {  // those that an op has shown
+    if (values_[v].producer.valid()) continue;
+    const auto index = static_cast<int32_t>(v);
+    const auto lives = living.find(index);
+    const auto at = input_position_.find(index);
+    const auto of = parameter_of_gradient_.find(index);
+    OutsideValue outside;
+    outside.value = ValueId(index);
     outside.is_gradient = of != parameter_of_gradient_.end();
+    if (at != input_position_.end()) outside.input_position = at->second;
     if (outside.is_gradient) outside.parameter = of->second;
+    if (lives != living.end()) outside.storage = lives->second->storage;
+    const bool can_be_found =
+        lives != living.end() || outside.is_gradient || outside.input_position >= 0;
+    if (can_be_found) recording.outside.push_back(std::move(outside));
   }
 }
 
@@ -199,9 +200,9 @@ std::unique_ptr<Recording> Recorder::finish() {
   addGrowths();
   fillDeaths(*recording);
   fillFirstShown(*recording, shown_values);
+  fillOutside(*recording);
   recording->first_offset = std::move(first_offset_);
   recording->first_offset.resize(values_.size(), 0);
-  fillOutside(*recording);
   countFlops();
   recording->ops = std::move(ops_);
   recording->prefix_hash = std::move(prefix_hash_);

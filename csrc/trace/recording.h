@@ -77,7 +77,8 @@ struct Recording {
   std::vector<OpId> first_shown;
   // By value: the offset at which the step showed it first; 0 for those that it made.
   std::vector<int64_t> first_offset;
-  std::vector<OutsideValue> outside;  // those that outlived the traced step, ascending
+  // Ascending: those that a later step can look for. Inputs and old gradients may have died in this.
+  std::vector<OutsideValue> outside;
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;
   // Of the graph's base: what was found after the recording (Note [Outgrown plans]). Ops of another

@@ -74,3 +74,39 @@ class Peak:
         for event in sorted(memory, key=lambda e: e.start_ns()):
             resident += event.nbytes()
             self.bytes = max(self.bytes, resident)
+
+
+class Peaks:
+    """The most that was resident between each `mark()` and the next, by the profiler's events.
+
+    Begins before there is a model, as `Peak`; one block around all calls, so that what leaves in a
+    later call than it came in is known. Nothing is asked of tensors meanwhile: that brings back
+    what is away between calls.
+    """
+
+    _MARK = "a call begins"
+
+    def __enter__(self) -> Peaks:
+        self._before = resident_bytes()
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile.__enter__()
+        return self
+
+    def mark(self) -> None:
+        with record_function(self._MARK):
+            pass
+
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
+        profiler: Any = self._profile.profiler
+        known = {self._MARK, "[memory]"}
+        events = [e for e in profiler.kineto_results.events() if e.name() in known]
+        resident = self._before
+        self.bytes: list[int] = []
+        for event in sorted(events, key=lambda e: e.start_ns()):
+            if event.name() == self._MARK:
+                self.bytes.append(resident)
+                continue
+            resident += event.nbytes()
+            if self.bytes:
+                self.bytes[-1] = max(self.bytes[-1], resident)

@@ -98,6 +98,32 @@ TEST_F(RecorderTest, WhatIsReadBesideTheStepStaysAndWhatIsMadeOfItIsNotMadeAgain
   EXPECT_FALSE(value(in(4, 1)).evictable) << "read before an op has shown it";
 }
 
+// A later step finds an old gradient at its parameter and an input among its arguments, also where
+// this step has dropped them.
+TEST_F(RecorderTest, WhatALaterStepCanLookForMayDieInThisOne) {
+  at::Tensor w = w_.clone().requires_grad_(), batch = x_.clone(), other = x_.clone();
+  w.mutable_grad() = at::ones({16, 16});
+  record(
+      [&] {
+        at::mm(batch, w).sum().backward();
+        batch.reset();
+        w.mutable_grad().reset();
+        other.add(1);
+        other.reset();
+        x_.add(1);
+      },
+      {known(batch, ValueKind::kInput), known(w.grad(), ValueKind::kGradient)});
+  std::set<ValueKind> kinds;
+  for (const OutsideValue& outside : recording_->outside) {
+    const Value& one = value(outside.value);
+    if (one.death == graph().endOfStep()) continue;
+    kinds.insert(one.kind);
+    EXPECT_TRUE(outside.is_gradient || outside.input_position == 0) << outside.value.index;
+    EXPECT_TRUE(one.evictable);
+  }
+  EXPECT_THAT(kinds, ElementsAre(ValueKind::kInput, ValueKind::kGradient));
+}
+
 TEST_F(RecorderTest, PartsOfASparseTensorTakeMemoryAndStay) {
   const at::Tensor indices = at::tensor({1, 1, 3}, at::kLong).view({1, 3});
   const at::Tensor values = at::randn({3, 64});
