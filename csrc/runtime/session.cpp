@@ -421,7 +421,7 @@ void Session::depart(std::string why) {
     const std::vector<WeakStorage> bound = executor_.boundStorages();
     for (const WeakStorage& one : bound) enrollIfAlive(one);
     recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
-                                           executor_.shifts());
+                                           executor_.shifts(), inputs_);
     executor_.end();
   }
   recorder_->setInOptimizer(optimizer_depth_ > 0);

@@ -81,8 +81,8 @@ void Session::departOnline() {
     if (dead[v]) bound[v] = noStorage();
   }
   const size_t done = executor_.done();
-  recorder_ =
-      std::make_unique<Recorder>(executor_.plan().recording(), done, bound, executor_.shifts());
+  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), done, bound,
+                                         executor_.shifts(), inputs_);
   const int64_t unshown = executor_.unshownBytes();
   executor_.handOverUnshown(between_);
   policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);

@@ -37,13 +37,29 @@ size_t commonPrefix(const Recording& a, const Recording& b) {
   return low;
 }
 
+// Where the newer call has the values from before the step. What a call that had departed could not
+// tell of one (that it is an argument, say) the older one may have told.
+std::vector<OutsideValue> found(std::vector<OutsideValue> newer,
+                                const std::vector<OutsideValue>& older) {
+  auto known = older.begin();
+  for (OutsideValue& one : newer) {
+    while (known != older.end() && known->value < one.value) ++known;
+    if (known == older.end() || known->value != one.value) continue;
+    if (one.input_position < 0) one.input_position = known->input_position;
+    if (one.is_gradient || !known->is_gradient) continue;
+    one.is_gradient = true;
+    one.parameter = known->parameter;
+  }
+  return newer;
+}
+
 }  // namespace
 
 int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
   newly_stable = false;
   for (auto& [id, variant] : variants_) {
     if (variant.recording->signature() != recording->signature()) continue;
-    variant.outside = recording->outside;
+    variant.outside = found(recording->outside, variant.outside);
     if (variant.state == VariantState::kSeenOnce || variant.state == VariantState::kStable) {
       variant.recording = merged(std::move(recording), *variant.recording);
       newly_stable = variant.state == VariantState::kSeenOnce;

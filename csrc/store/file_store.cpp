@@ -224,7 +224,9 @@ void FileStore::failDamaged(const Slot& slot, const std::string& what) const {
       slot.extent.offset, " of the page file in '", directory(), "': ", what,
       last_read_failure_.empty() ? "" : " (" + last_read_failure_ + ")",
       ". The file was changed from outside, or the disk is failing; pass page_dir= a directory on "
-      "another disk."));
+      "another disk. A value that cannot be computed again is lost: then go on from a checkpoint, "
+      "in "
+      "a new process."));
 }
 
 void FileStore::release(int64_t slot) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -56,6 +57,13 @@ void checkDirectory(const std::string& directory) {
   }
   POET_CHECK(S_ISDIR(status.st_mode), "page_dir: '", directory, "' is not a directory.",
              kWhatToPass);
+}
+
+// A write that ends there is cut short without an error.
+int64_t mostBytesOfAFile() {
+  rlimit limit{};
+  const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? static_cast<int64_t>(limit.rlim_cur) : INT64_MAX;
 }
 
 // The name of a file system that lies in RAM, or null.
@@ -187,6 +195,7 @@ void PageFile::write(const std::byte* data, int64_t bytes, int64_t offset) {
     const bool goes_on = error != 0 ? attempts.goesOnAfter(error)
                                     : whole == bytes - done || attempts.goesOnAfterShort(whole);
     if (!goes_on) {
+      if (error == 0 && offset + bytes > mostBytesOfAFile()) error = EFBIG;
       const bool full = error == ENOSPC || error == EDQUOT;
       throw StoreError(detail::message(
           "poet: cannot write ", bytes, " bytes to the page file in '", directory_, "' at offset ",

@@ -56,7 +56,7 @@ Recorder::Recorder(std::vector<KnownStorage> known) {
 }
 
 Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
-                   const std::vector<int64_t>& shifts)
+                   const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs)
     : ops_(prefix.ops.begin(), prefix.ops.begin() + static_cast<int64_t>(done)),
       graph_ops_(prefix.graph->ops().begin(),
                  prefix.graph->ops().begin() + static_cast<int64_t>(done)),
@@ -106,6 +106,15 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     if (static_cast<size_t>(known.value.index) >= values_.size()) break;
     if (known.input_position >= 0) input_position_[known.value.index] = known.input_position;
     if (known.is_gradient) parameter_of_gradient_.emplace(known.value.index, known.parameter);
+  }
+  parameter_tensors_ = prefix.parameters;
+  for (const WeakTensor& weak : parameter_tensors_) {
+    if (const auto impl = weak.lock()) noteOldGradient(at::Tensor(impl), weak);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const StorageHold storage = inputs[i].lock();
+    if (storage && number_.count(storage.get()) == 0)
+      inputs_to_come_.emplace(storage.get(), static_cast<int32_t>(i));
   }
 }
 
@@ -210,6 +219,13 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
     if (known_[known->second].storage.kind == ValueKind::kGradient) gradients_.insert(id.index);
     known_at_.erase(known);
   }
+  if (const auto input = inputs_to_come_.find(storage); input != inputs_to_come_.end()) {
+    if (!producer.valid()) {
+      inputs_.insert(id.index);
+      input_position_[id.index] = input->second;
+    }
+    inputs_to_come_.erase(input);
+  }
   if (const auto old = old_gradients_.find(storage); old != old_gradients_.end()) {
     if (!producer.valid()) parameter_of_gradient_.emplace(id.index, old->second);
     old_gradients_.erase(old);
@@ -257,9 +273,14 @@ void Recorder::noteParameter(const at::Tensor& t, ValueId value) {
   if (!isLeafParameter(t) || values_[static_cast<size_t>(value.index)].producer.valid()) return;
   if (!parameters_.insert(value.index).second) return;
   parameter_tensors_.emplace_back(t.getIntrusivePtr());
-  const at::Tensor& gradient = t.grad();
+  noteOldGradient(t, parameter_tensors_.back());
+}
+
+void Recorder::noteOldGradient(const at::Tensor& parameter, const WeakTensor& weak) {
+  const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined() || !isManaged(gradient)) return;
-  old_gradients_.emplace(gradient.storage().unsafeGetStorageImpl(), parameter_tensors_.back());
+  c10::StorageImpl* storage = gradient.storage().unsafeGetStorageImpl();
+  if (number_.count(storage) == 0) old_gradients_.emplace(storage, weak);
 }
 
 void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count) {

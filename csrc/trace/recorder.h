@@ -53,9 +53,10 @@ class Recorder {
 
   // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and
   // bound[v] the storage that value v has in this step (expired where it died), shifts[v] by how
-  // much further on it has it than `prefix` (Note [Batches that are slices]).
+  // much further on it has it than `prefix` (Note [Batches that are slices]); `inputs` are the
+  // step's arguments in their order, of which some may not have been shown yet.
   Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
-           const std::vector<int64_t>& shifts);
+           const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs);
 
   // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
   // the error and go on. `lock` is let go while the kernel runs, which may call back.
@@ -111,6 +112,7 @@ class Recorder {
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
   void noteParameter(const at::Tensor& t, ValueId value);
+  void noteOldGradient(const at::Tensor& parameter, const WeakTensor& weak);
   Phase currentPhase();
   void begin(const c10::OperatorHandle& op, const OpTraits& traits, const torch::jit::Stack& stack);
   void noteKernelEnd(OpId op);
@@ -150,6 +152,7 @@ class Recorder {
   std::unordered_map<int32_t, int32_t> input_position_;
   std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
   std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
+  std::unordered_map<c10::StorageImpl*, int32_t> inputs_to_come_;    // of a step that departed
   // See Note [Storages that grow].
   struct Growth {
     ValueId value;

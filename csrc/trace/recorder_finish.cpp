@@ -204,6 +204,7 @@ std::unique_ptr<Recording> Recorder::finish() {
   recording->first_offset = std::move(first_offset_);
   recording->first_offset.resize(values_.size(), 0);
   countFlops();
+  recording->parameters = parameter_tensors_;
   recording->ops = std::move(ops_);
   recording->prefix_hash = std::move(prefix_hash_);
   recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,

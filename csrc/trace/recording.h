@@ -77,8 +77,10 @@ struct Recording {
   std::vector<OpId> first_shown;
   // By value: the offset at which the step showed it first; 0 for those that it made.
   std::vector<int64_t> first_offset;
-  // Ascending: those that a later step can look for. Inputs and old gradients may have died in this.
+  // Ascending: those that a later step can look for. Inputs and old gradients may have died in
+  // this.
   std::vector<OutsideValue> outside;
+  std::vector<WeakTensor> parameters;  // the leaf tensors that the step showed
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;
   // Of the graph's base: what was found after the recording (Note [Outgrown plans]). Ops of another
