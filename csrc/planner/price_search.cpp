@@ -90,8 +90,9 @@ class PriceSearch {
     goal.replay_seconds_limit = replayLimit(price);
     std::vector<ReplayPlan> starts = starts_;
     if (best_.any()) starts.push_back(best_.bestPlan());
-    SearchOutcome outcome = searchPlan(problem, goal, limits, starts,
-                                       [&](const ReplayPlan& plan, double) { best_.offer(plan); });
+    SearchOutcome outcome = PlanSearch(problem, goal, limits, [&](const ReplayPlan& plan, double) {
+                              best_.offer(plan);
+                            }).run(starts);
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
       bounds_.resize(problems_.size(), 0);
       bounds_[price] = std::max(  // a second search may have had no time for its relaxation

@@ -13,6 +13,9 @@ namespace {
 // A row is violated by a binary point by a byte or not at all; this is for the rounding of sums.
 constexpr double kRowTolerance = 1e-9;
 constexpr size_t kRowsPerRound = 200;
+// Of what lies between bound and cutoff: where the target of a step stands. What is less than the
+// last step, of the cutoff, is taken at once.
+constexpr double kStep = 0.6, kLastStep = 0.01;
 
 }  // namespace
 
@@ -31,13 +34,14 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
                                                 .absolute_gap = options.absolute_gap,
                                                 .threads = options.threads,
                                                 .start = start,
+                                                .cutoff = options.cutoff,
                                                 .solver = options.solver});
     if (mip.status == SolverStatus::kInfeasible) {
       result.status = SolverStatus::kInfeasible;
-      result.bound = kInfinity;
+      result.bound = options.cutoff;
       return result;
     }
-    result.bound = std::max(result.bound, mip.bound);
+    result.bound = std::max(result.bound, std::min(mip.bound, options.cutoff));
     if (mip.x.empty() && program.numColumns() > 0) return result;
     std::vector<double> x = mip.x;
     program.leastRetention(x);
@@ -62,6 +66,21 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
       return result;  // the solver's tolerance, not a missing row: nothing more to learn here
   }
   return result;
+}
+
+SearchResult searchStep(const Program& program, Relaxation& root, double bound,
+                        const SearchOptions& options) {
+  const double between = options.cutoff - bound;
+  const bool is_last = between <= kLastStep * options.cutoff;
+  SearchOptions step = options;
+  if (!is_last) step.cutoff = bound + kStep * between;
+  const std::vector<double> lower = root.model.lower, upper = root.model.upper;
+  fixByReducedCost(step.cutoff, root);
+  SearchResult found = searchProgram(program, root, step);
+  root.model.lower = lower;
+  root.model.upper = upper;
+  found.bound = std::max(found.bound, bound);
+  return found;
 }
 
 }  // namespace poet::planner

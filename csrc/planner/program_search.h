@@ -18,6 +18,7 @@ struct SearchOptions {
   // Ends at once where the plan of a relaxed program breaks the budget (its bound is what was
   // wanted).
   const ReplayPlan* start = nullptr;
+  double cutoff = kInfinity;  // only points below it are wanted (MipOptions)
   SolverChoice solver = {};
 };
 
@@ -30,5 +31,15 @@ struct SearchResult {
 
 // `root` may carry rows and cuts of an earlier relaxation of the same program; it grows.
 SearchResult searchProgram(const Program& program, Relaxation& root, const SearchOptions& options);
+
+// Note [Steps to a proof]
+// Little is left to search where only points well below the best plan are wanted: reduced costs fix
+// more, and every node ends sooner. So a step asks for points below a target between the bound that
+// is known and options.cutoff, the cost of the best plan. kInfeasible: there are none, and
+// SearchResult::bound is the target. kOptimal: the cheapest of them. A search below the best plan
+// itself has neither until it is done, and much more to do. What a step fixes is free again after
+// it.
+SearchResult searchStep(const Program& program, Relaxation& root, double bound,
+                        const SearchOptions& options);
 
 }  // namespace poet::planner

@@ -42,6 +42,8 @@ constexpr double kRoundUp = 0.35;
 constexpr int kAncestors = 12;
 constexpr int kWidening = 3, kMostAncestors = 100;
 constexpr int kMostColumnsToWiden = 30000;
+// Of the time left, for what lies behind: bounds over more candidates take several times as long.
+constexpr double kWideningShare = 0.1;
 constexpr int kNear = 2;
 constexpr double kRelaxationShare = 0.5;  // of the time limit, for all of them together
 constexpr double kRelaxAgainShare =
@@ -50,10 +52,11 @@ constexpr int kMostColumnsToRelax = 150000;
 // Larger programs have few ancestors. What they lack of the chains that are worth replaying the
 // plans at moments have.
 constexpr int kManyColumns = 30000, kFewAncestors = 4;
-constexpr double kWindowSeconds = 2;
+constexpr double kWindowSeconds = 2;  // at most ...
+constexpr double kWindowShare = 0.1;  // ... and of the time limit
 constexpr int kWindowsPerTurn = 8;
-constexpr int kMostColumnsForWholeProgram = 6000;
-constexpr double kWholeProgramShare = 0.25;
+constexpr int kMostColumnsForWholeProgram = 12000, kMostColumnsForAnyPlan = 6000;
+constexpr double kWholeProgramShare = 0.6;
 constexpr double kWholeProgramGap = 1e-4;
 constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
@@ -63,10 +66,12 @@ constexpr double kPatienceSeconds = 5;
 constexpr double kPatiencePerStage = 0.005;  // small steps are searched through in no time
 constexpr double kPatienceShare = 0.5;       // of the time spent so far
 
-class PlanSearch {
+}  // namespace
+
+class PlanSearch::Turns {
  public:
-  PlanSearch(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
-             const PlanCallback& on_better)
+  Turns(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+        const PlanCallback& on_better)
       : problem_(problem),
         goal_(goal),
         limits_(limits),
@@ -88,6 +93,20 @@ class PlanSearch {
       annealOnce(firstBurst(), kHot);
       annealOnce(firstBurst(), kCold);
     }
+    return takeTurns();
+  }
+
+  SearchOutcome goOn(const ReplayPlan& start, double time_limit_seconds) {
+    limits_.time_limit_seconds = time_limit_seconds;
+    deadline_ = Deadline(time_limit_seconds);
+    relaxation_seconds_ = last_progress_ = 0;
+    turn_ = 0;
+    consider(start);
+    return takeTurns();
+  }
+
+ private:
+  SearchOutcome takeTurns() {
     while (!done()) {
       if (!program_ || stale_) {
         rebuildProgram();
@@ -103,16 +122,16 @@ class PlanSearch {
       ++turn_;
     }
     outcome_.bound_cost = std::max(outcome_.bound_cost, narrow_bound_);
-    return std::move(outcome_);
+    return outcome_;
   }
 
- private:
   bool done() { return finished() && !widen(); }
 
   // The best plan attains the bound over its candidates: others may hold a better one.
   bool widen() {
     if (goal_.least_peak || !outcome_.best || !isClose() || deadline_.over() || !program_ ||
-        ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden)
+        ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden ||
+        last_relaxation_seconds_ + whole_seconds_ > kWideningShare * deadline_.left())
       return false;
     ancestors_ *= kWidening;
     most_columns_ = kMostColumnsToRelax;
@@ -340,7 +359,7 @@ class PlanSearch {
 
   void keepAsCandidate(const ReplayPlan& plan) {
     extra_.push_back(plan);
-    stale_ = true;
+    if (!program_ || !program_->pointOf(plan)) stale_ = true;
   }
 
   void rebuildProgram() {
@@ -357,12 +376,17 @@ class PlanSearch {
           problem_.constant_cost + std::max(0.0, relaxation_.bound / costPerSecond(problem_));
     }
     search_ = std::make_unique<LocalSearch>(*program_, relaxation_,
-                                            LocalSearchOptions{.window_seconds = kWindowSeconds,
+                                            LocalSearchOptions{.window_seconds = windowSeconds(),
                                                                .threads = limits_.threads,
                                                                .seed = seed_,
                                                                .solver = limits_.solver});
     stale_ = false;
     whole_tried_ = std::numeric_limits<double>::infinity();
+    whole_seconds_ = 0;
+  }
+
+  double windowSeconds() const {
+    return std::min(kWindowSeconds, kWindowShare * limits_.time_limit_seconds);
   }
 
   std::unique_ptr<Program> programWith(int ancestors) const {
@@ -424,7 +448,7 @@ class PlanSearch {
   // Where the walks find nothing that fits, any point of the program will do.
   void solveForAnyPlan() {
     if (finished() || goal_.least_peak || outcome_.best || !relaxation_.has_bound) return;
-    if (program_->numColumns() > kMostColumnsForWholeProgram) return;
+    if (program_->numColumns() > kMostColumnsForAnyPlan) return;
     Relaxation root = relaxation_;
     const SearchResult result = searchProgram(
         *program_, root,
@@ -435,37 +459,45 @@ class PlanSearch {
     if (result.plan) consider(*result.plan);
   }
 
-  // Once for each program and best plan, where little is left to decide between plan and bound.
+  // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
+  // between plan and bound. After one that found no end, not before the plan is better.
   void solveWholeProgram() {
     if (finished() || goal_.least_peak || !outcome_.best || !relaxation_.has_bound) return;
     if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain)) return;
-    whole_tried_ = outcome_.best_cost;
-    Relaxation root = relaxation_;
-    const double cutoff = (outcome_.best_cost - problem_.constant_cost) * costPerSecond(problem_);
-    if (fixByReducedCost(cutoff, root) > kMostColumnsForWholeProgram) return;
+    const double cutoff = scaled(outcome_.best_cost);
+    Relaxation free = relaxation_;
+    if (fixByReducedCost(cutoff, free) > kMostColumnsForWholeProgram) return;
     const ReplayPlan start = current();
+    const double begin = deadline_.elapsed();
     const SearchResult result =
-        searchProgram(*program_, root,
-                      {.time_limit_seconds = std::min(
-                           deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
-                       .relative_gap = kWholeProgramGap,
-                       .threads = limits_.threads,
-                       .start = &start,
-                       .solver = limits_.solver});
-    double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
-    if (result.status == SolverStatus::kInfeasible) {
-      if (program_->pointOf(start)) return;  // the start is a point: the solver is wrong
-      bound = outcome_.best_cost;
-    }
+        searchStep(*program_, relaxation_, scaled(outcome_.bound_cost),
+                   {.time_limit_seconds =
+                        std::min(deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
+                    .relative_gap = kWholeProgramGap,
+                    .threads = limits_.threads,
+                    .start = &start,
+                    .cutoff = cutoff,
+                    .solver = limits_.solver});
+    whole_seconds_ += deadline_.elapsed() - begin;
+    if (result.status == SolverStatus::kStopped)
+      whole_tried_ = outcome_.best_cost;
+    else
+      progressed();
+    const double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
     outcome_.bound_cost = std::max(outcome_.bound_cost, std::min(bound, outcome_.best_cost));
     if (result.plan) consider(*result.plan);
   }
 
+  // As the objective of the program.
+  double scaled(double cost) const {
+    return (cost - problem_.constant_cost) * costPerSecond(problem_);
+  }
+
   const Problem& problem_;
-  const SearchGoal& goal_;
-  const SearchLimits& limits_;
-  const PlanCallback& on_better_;
-  const Deadline deadline_;
+  const SearchGoal goal_;
+  SearchLimits limits_;
+  const PlanCallback on_better_;
+  Deadline deadline_;
   SearchOutcome outcome_;
   std::vector<ReplayPlan> extra_;   // plans whose replays are candidates
   std::vector<ReplayPlan> starts_;  // of the race
@@ -474,6 +506,7 @@ class PlanSearch {
   std::unique_ptr<LocalSearch> search_;
   bool stale_ = true;  // extra_ has grown since the program was built
   double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
+  double whole_seconds_ = 0;                                      // of all steps of the program
   uint64_t seed_ = 0;
   int turn_ = 0;
   int ancestors_ = kAncestors;
@@ -483,11 +516,16 @@ class PlanSearch {
   double relaxation_seconds_ = 0, last_relaxation_seconds_ = 0;
 };
 
-}  // namespace
+PlanSearch::PlanSearch(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+                       const PlanCallback& on_better)
+    : turns_(std::make_unique<Turns>(problem, goal, limits, on_better)) {}
 
-SearchOutcome searchPlan(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
-                         const std::vector<ReplayPlan>& starts, const PlanCallback& on_better) {
-  return PlanSearch(problem, goal, limits, on_better).run(starts);
+PlanSearch::~PlanSearch() = default;
+
+SearchOutcome PlanSearch::run(const std::vector<ReplayPlan>& starts) { return turns_->run(starts); }
+
+SearchOutcome PlanSearch::goOn(const ReplayPlan& start, double time_limit_seconds) {
+  return turns_->goOn(start, time_limit_seconds);
 }
 
 }  // namespace poet::planner

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -44,7 +45,24 @@ struct SearchLimits {
 // Hears of every better plan.
 using PlanCallback = std::function<void(const ReplayPlan&, double bound_cost)>;
 
-SearchOutcome searchPlan(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
-                         const std::vector<ReplayPlan>& starts, const PlanCallback& on_better);
+// A search that can be interrupted, for a bound over every schedule say, and goes on where it
+// stood.
+class PlanSearch {
+ public:
+  // `problem` must outlive it.
+  PlanSearch(const Problem& problem, const SearchGoal& goal, const SearchLimits& limits,
+             const PlanCallback& on_better);
+  ~PlanSearch();
+  PlanSearch(const PlanSearch&) = delete;
+  PlanSearch& operator=(const PlanSearch&) = delete;
+
+  SearchOutcome run(const std::vector<ReplayPlan>& starts);
+  // For so long; `start`: the best plan by now, wherever it comes from.
+  SearchOutcome goOn(const ReplayPlan& start, double time_limit_seconds);
+
+ private:
+  class Turns;
+  std::unique_ptr<Turns> turns_;
+};
 
 }  // namespace poet::planner

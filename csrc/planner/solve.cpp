@@ -2,6 +2,7 @@
 // large ones.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "graph/error.h"
@@ -31,6 +32,9 @@ constexpr double kShareWithoutPlan = 0.4;
 constexpr double kShareBeforeMoreIsAway = 0.3;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
 constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
+// Of short steps, whose whole program branch and cut can search: that says more than moments do.
+constexpr double kShareOfShortSteps = 0.85;
+constexpr int kMostStagesOfShortSteps = 300;
 // Of the time left then: for the bound at moments, where a proof follows.
 constexpr double kShareAtMoments = 0.25;
 // Of the time limit, for a first bound at moments.
@@ -250,7 +254,9 @@ class SolveRun {
       boundable_ = provable_ = false;  // the search has the rest
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
-        const SearchOutcome more = searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
+        const SearchOutcome more = search_
+                                       ? search_->goOn(best_.bestPlan(), deadline_.left())
+                                       : searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
@@ -327,26 +333,28 @@ class SolveRun {
                            .limits = limits(seconds_without_plan, shareToSearch())},
                           starts, best_);
     }
-    return searchPlan(
-        problem_,
-        {.budget_bytes = options_.ram_budget_bytes, .replay_seconds_limit = replayLimit()},
-        limits(seconds_without_plan, shareToSearch()), starts,
-        [&](const ReplayPlan& plan, double bound_cost) {
-          best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
-          best_.offer(plan);
-        });
+    search_.emplace(problem_,
+                    SearchGoal{.budget_bytes = options_.ram_budget_bytes,
+                               .replay_seconds_limit = replayLimit()},
+                    limits(seconds_without_plan, shareToSearch()),
+                    [&](const ReplayPlan& plan, double bound_cost) {
+                      best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
+                      best_.offer(plan);
+                    });
+    return search_->run(starts);
   }
 
   // Always the same search, whatever the budget is: a budget at the least that was reported finds
   // its plan again.
   SearchOutcome searchLeastPeak(int64_t enough_bytes) {
-    return searchPlan(problem_,
+    return PlanSearch(problem_,
                       {.budget_bytes = problem_.floor_bytes,
                        .replay_seconds_limit = replayLimit(),
                        .least_peak = true,
                        .enough_bytes = enough_bytes},
-                      limits(time_limit_seconds_, 1), {},
-                      [&](const ReplayPlan& plan, double) { best_.offer(plan); });
+                      limits(time_limit_seconds_, 1),
+                      [&](const ReplayPlan& plan, double) { best_.offer(plan); })
+        .run({});
   }
 
   SearchLimits limits(double seconds_without_plan, double share) const {
@@ -358,7 +366,9 @@ class SolveRun {
 
   double shareToSearch() const {
     if (provable_) return kShareBeforeProof;
-    return boundable_ ? kShareBeforeBound : 1;
+    if (!boundable_) return 1;
+    const bool is_short = blocking_ && problem_.numStages() <= kMostStagesOfShortSteps;
+    return is_short ? kShareOfShortSteps : kShareBeforeBound;
   }
 
   Schedule withoutPlan(const SearchOutcome& outcome) {
@@ -437,6 +447,7 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
+  std::optional<PlanSearch> search_;           // of the least cost, where transfers block
   bool boundable_ = false, provable_ = false;  // and not tried yet
 };
 

@@ -45,6 +45,9 @@ struct MipOptions {
   double absolute_gap = 0;     // likewise, in the objective's unit
   int threads = 1;
   std::vector<double> start = {};  // a feasible point, by column; may be empty
+  // Only points that cost less are wanted: CBC leaves the others out, start too, and says
+  // kInfeasible where there are no more. Other solvers may do without.
+  double cutoff = kInfinity;
   SolverChoice solver = {};
 };
 

@@ -255,6 +255,42 @@ TEST_P(Backend, TakesAStart) {
   }
 }
 
+// Every second one of nine in a circle, and one more: 10.
+Program oddCircle() {
+  constexpr int kLength = 9;
+  Program program;
+  for (int c = 0; c < kLength; ++c) program.integer(2);
+  for (int c = 0; c < kLength; ++c) program.row({{c, 1}, {(c + 1) % kLength, 1}}, 1, kInfinity);
+  return program;
+}
+
+// All points of the circle have an even cost: one that lies below a cutoff between two even numbers
+// is found all the same.
+TEST_P(Backend, LooksBelowACutoff) {
+  for (const double cutoff : {10.001, 10.5, 11., 11.999, 12.}) {
+    MipOptions options;
+    options.cutoff = cutoff;
+    expectOptimum(mip(oddCircle(), options), 10);
+  }
+  for (const double cutoff : {-41.9, -41., -1., 0.}) {
+    MipOptions options;
+    options.cutoff = cutoff;
+    expectOptimum(mip(knapsack(), options), -42);
+  }
+}
+
+TEST_P(Backend, NothingBelowACutoffIsNoSolution) {
+  MipOptions options;
+  options.cutoff = 9.5;
+  options.start = {1, 0, 1, 0, 1, 0, 1, 0, 1};
+  const MipResult result = mip(oddCircle(), options);
+  if (GetParam() == SolverKind::kCbc) {
+    EXPECT_EQ(result.status, SolverStatus::kInfeasible);
+  } else if (result.status == SolverStatus::kOptimal) {  // it may do without a cutoff
+    expectOptimum(result, 10);
+  }
+}
+
 // Weights without structure: hard enough that the bound closes late.
 Program hardKnapsacks(int columns, int rows) {
   std::mt19937_64 random(7);
