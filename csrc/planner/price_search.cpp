@@ -21,14 +21,18 @@ constexpr double kShareOfFirst = 0.45;   // of the time limit: the price of the 
 constexpr double kSharePerPrice = 0.06;  // likewise, of the others
 constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price
 constexpr double kCloseEnough = 2e-5;    // (value - bound) / value
-// Around the best plan: short and cold, so that a walk stays near it.
-constexpr int64_t kMovesAround = 4096;
-constexpr double kHottestAround[] = {0.02, 0.1, 0.4};
-constexpr int kPatience = 48;  // walks without a better plan: each price and temperature four times
+// Around the best plan: short and mostly cold, so that a walk stays near it.
+constexpr int64_t kMovesAround = 4096, kMovesFurther = 16384;
+constexpr double kHottestAround[] = {0.02, 0.1, 0.4, 1.5};
+// Walks without a better plan: each price and temperature four times, then twelve times with more
+// moves.
+constexpr int kPatience = 64, kPatienceFurther = 192;
 
-class PriceSearch {
+}  // namespace
+
+class PriceSearch::Prices {
  public:
-  PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, Incumbent& best)
+  Prices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, Incumbent& best)
       : input_(input),
         starts_(starts),
         best_(best),
@@ -53,6 +57,12 @@ class PriceSearch {
     outcome = searchAt(best_price, fits ? kShareOfBest * deadline_.left() : deadline_.left());
     if (best_.any() || outcome.best) searchAround(outcome);
     return outcome;
+  }
+
+  SearchOutcome goOn(double time_limit_seconds) {
+    deadline_ = Deadline(time_limit_seconds);
+    if (best_.any()) searchAround({});
+    return {};
   }
 
  private:
@@ -106,35 +116,34 @@ class PriceSearch {
   // Cheap plans at some price are many, and only the clock tells them apart: walks from the best
   // plan at all prices and temperatures in turn, with a look at the clock on the way.
   void searchAround(const SearchOutcome& outcome) {
-    uint64_t last_progress = 0;
-    for (uint64_t turn = 0; turn - last_progress < kPatience; ++turn) {
+    for (; turn_ - last_progress_ < kPatience + kPatienceFurther; ++turn_) {
       if (finished()) return;
-      const size_t price = turn % problems_.size();
+      const size_t price = turn_ % problems_.size();
       const Problem& problem = *problems_[price];
       const auto look = [&](const ReplayPlan& plan) {
-        if (best_.offer(plan)) last_progress = turn;
+        if (best_.offer(plan)) last_progress_ = turn_;
       };
       anneal(problem, best_.any() ? best_.bestPlan() : *outcome.best,
              {.budget_bytes = input_.goal.budget_bytes,
               .replay_seconds_limit = replayLimit(price),
-              .most_moves = kMovesAround,
-              .hottest = kHottestAround[(turn / problems_.size()) % std::size(kHottestAround)],
+              .most_moves = turn_ - last_progress_ < kPatience ? kMovesAround : kMovesFurther,
+              .hottest = kHottestAround[(turn_ / problems_.size()) % std::size(kHottestAround)],
               .time_limit_seconds = deadline_.left(),
-              .seed = turn,
+              .seed = turn_,
               .look = look});
     }
   }
 
-  const PriceSearchInput& input_;
-  const std::vector<ReplayPlan>& starts_;
+  const PriceSearchInput input_;
+  const std::vector<ReplayPlan> starts_;
   Incumbent& best_;
-  const Deadline deadline_;
+  Deadline deadline_;
+  // Of the walks around the best plan.
+  uint64_t turn_ = 0, last_progress_ = 0;
   const std::span<const double> prices_;
   std::vector<double> bounds_;                      // by price, of its last search
   std::vector<std::unique_ptr<Problem>> problems_;  // by price
 };
-
-}  // namespace
 
 double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Objective objective,
                         double bound_cost) {
@@ -147,9 +156,16 @@ double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Ob
   return (profile.busyWatts() + (1 - q) * profile.alwaysWatts()) * seconds;
 }
 
-SearchOutcome searchPrices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
-                           Incumbent& best) {
-  return PriceSearch(input, starts, best).run();
+PriceSearch::PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
+                         Incumbent& best)
+    : prices_(std::make_unique<Prices>(input, starts, best)) {}
+
+PriceSearch::~PriceSearch() = default;
+
+SearchOutcome PriceSearch::run() { return prices_->run(); }
+
+SearchOutcome PriceSearch::goOn(double time_limit_seconds) {
+  return prices_->goOn(time_limit_seconds);
 }
 
 }  // namespace poet::planner

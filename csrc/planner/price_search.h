@@ -1,6 +1,7 @@
 // The search for devices whose transfers run beside computation: prices, then the clock.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "planner/incumbent.h"
@@ -38,7 +39,22 @@ double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Ob
 // goes on at the one whose plan is best by the simulator, and spends the rest on plans around the
 // best one, each of them timed. Every plan is offered to `best`. `starts` are plans of a problem
 // with any price: they have the same replays.
-SearchOutcome searchPrices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
-                           Incumbent& best);
+class PriceSearch {
+ public:
+  // What the input refers to, and `best`, must outlive it.
+  PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
+              Incumbent& best);
+  ~PriceSearch();
+  PriceSearch(const PriceSearch&) = delete;
+  PriceSearch& operator=(const PriceSearch&) = delete;
+
+  SearchOutcome run();
+  // For so long, around the best plan by now.
+  SearchOutcome goOn(double time_limit_seconds);
+
+ private:
+  class Prices;
+  std::unique_ptr<Prices> prices_;
+};
 
 }  // namespace poet::planner

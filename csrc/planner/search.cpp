@@ -7,6 +7,7 @@
 
 #include "planner/annealing.h"
 #include "planner/candidates.h"
+#include "planner/exact.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
 #include "planner/lp_loop.h"
@@ -462,22 +463,24 @@ class PlanSearch::Turns {
   // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
   // between plan and bound. After one that found no end, not before the plan is better.
   void solveWholeProgram() {
-    if (finished() || goal_.least_peak || !outcome_.best || !relaxation_.has_bound) return;
+    if (finished() || goal_.least_peak || !outcome_.best || relaxation_.x.empty()) return;
     if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain)) return;
     const double cutoff = scaled(outcome_.best_cost);
-    Relaxation free = relaxation_;
-    if (fixByReducedCost(cutoff, free) > kMostColumnsForWholeProgram) return;
+    const double seconds =
+        std::min(deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds);
+    Relaxation below = relaxation_;
+    const int free_columns = fixByReducedCost(cutoff, below);
+    if (free_columns > kMostColumnsForWholeProgram || !isWorthSearching(free_columns, seconds))
+      return;
     const ReplayPlan start = current();
     const double begin = deadline_.elapsed();
-    const SearchResult result =
-        searchStep(*program_, relaxation_, scaled(outcome_.bound_cost),
-                   {.time_limit_seconds =
-                        std::min(deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds),
-                    .relative_gap = kWholeProgramGap,
-                    .threads = limits_.threads,
-                    .start = &start,
-                    .cutoff = cutoff,
-                    .solver = limits_.solver});
+    const SearchResult result = searchStep(*program_, relaxation_, scaled(outcome_.bound_cost),
+                                           {.time_limit_seconds = seconds,
+                                            .relative_gap = kWholeProgramGap,
+                                            .threads = limits_.threads,
+                                            .start = &start,
+                                            .cutoff = cutoff,
+                                            .solver = limits_.solver});
     whole_seconds_ += deadline_.elapsed() - begin;
     if (result.status == SolverStatus::kStopped)
       whole_tried_ = outcome_.best_cost;

@@ -254,9 +254,8 @@ class SolveRun {
       boundable_ = provable_ = false;  // the search has the rest
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
-        const SearchOutcome more = search_
-                                       ? search_->goOn(best_.bestPlan(), deadline_.left())
-                                       : searchLeastCost({best_.bestPlan()}, time_limit_seconds_);
+        const SearchOutcome more = search_ ? search_->goOn(best_.bestPlan(), deadline_.left())
+                                           : price_search_->goOn(deadline_.left());
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
@@ -324,14 +323,16 @@ class SolveRun {
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
                                 double seconds_without_plan) {
     if (!blocking_) {
-      return searchPrices({.graph = coarsening_.graph(),
+      price_search_.emplace(
+          PriceSearchInput{.graph = coarsening_.graph(),
                            .table = table_,
                            .profile = profile_,
                            .options = problem_options_,
                            .goal = {.budget_bytes = options_.ram_budget_bytes,
                                     .replay_seconds_limit = replayLimit()},
                            .limits = limits(seconds_without_plan, shareToSearch())},
-                          starts, best_);
+          starts, best_);
+      return price_search_->run();
     }
     search_.emplace(problem_,
                     SearchGoal{.budget_bytes = options_.ram_budget_bytes,
@@ -447,7 +448,8 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
-  std::optional<PlanSearch> search_;           // of the least cost, where transfers block
+  std::optional<PlanSearch> search_;           // of the least cost, where transfers block ...
+  std::optional<PriceSearch> price_search_;    // ... and where they do not
   bool boundable_ = false, provable_ = false;  // and not tried yet
 };
 

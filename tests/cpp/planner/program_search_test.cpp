@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <random>
 
 #include "planner/random_graph.h"
@@ -62,7 +63,8 @@ TEST(StepsToAProof, EndAtTheOptimumWhateverTheCutoffIs) {
     const int64_t budget = std::max<int64_t>(
         1,
         std::uniform_int_distribution<int64_t>(std::min(problem.floor_bytes, peak), peak)(random));
-    const Program program(problem, allCandidates(problem, 1), {.budget_bytes = budget});
+    const Program program(problem, allCandidates(problem, 1),
+                          {.budget_bytes = budget, .replay_seconds_limit = std::nullopt});
     Relaxation root = relax(program, {.time_limit_seconds = kSeconds});
     if (root.status != SolverStatus::kOptimal) continue;
     Relaxation whole_root = root;
