@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -33,20 +34,20 @@ _RAW_DOORS = (
 )
 # Those whose result goes on sharing the memory: it must stay where it is from then on.
 # apply_, map_ and map2_ write it: whatever was computed from it before must not be computed again.
-_KEEPS_MEMORY = ("numpy", "__dlpack__", "to_dlpack", "apply_", "map_", "map2_")
+_KEEPS_MEMORY = ("numpy", "__dlpack__", "apply_", "map_", "map2_")
 
 
 def _doors() -> list[tuple[object, str]]:
-    """Every raw door: where it hangs, and its name."""
-    methods: list[tuple[object, str]] = [(torch.Tensor, name) for name in _RAW_DOORS]
-    return [*methods, (torch, "to_dlpack"), (torch.utils.dlpack, "to_dlpack")]
+    """Every raw door that is a method: where it hangs, and its name."""
+    return [(torch.Tensor, name) for name in _RAW_DOORS]
 
 
 class _RawDoors:
     """Makes the raw doors bring a value back first, while any step may have values away.
 
-    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own. Sessions are not kept
-    alive: one that ends brings its values back itself.
+    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own; to_dlpack, a
+    function, is watched from the first step on. Sessions are not kept alive: one that ends brings
+    its values back itself.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class _RawDoors:
         self._sessions: list[weakref.ref[_C.Session]] = []
         self._own: dict[tuple[object, str], object] = {}
         self._installed = False
+        self._watches_functions = False
 
     def open(self, session: _C.Session) -> None:
         """Opens them for a session; nothing happens where they are open for it already."""
@@ -77,6 +79,7 @@ class _RawDoors:
         if self._installed:
             return
         self._installed = True
+        self._watch_functions()
         for owner, name in _doors():
             method = getattr(owner, name, None)
             if method is None:
@@ -84,6 +87,18 @@ class _RawDoors:
             if name in vars(owner):
                 self._own[owner, name] = vars(owner)[name]
             setattr(owner, name, self._watched(method, name in _KEEPS_MEMORY))
+
+    def _watch_functions(self) -> None:
+        # For good: a name that a program has imported would lead past a door that comes and goes.
+        if self._watches_functions:
+            return
+        self._watches_functions = True
+        function = torch._C._to_dlpack
+        watched = self._watched(function, for_good=True)
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", {})
+            for name in [name for name, value in list(names.items()) if value is function]:
+                setattr(module, name, watched)
 
     def _uninstall(self) -> None:
         if not self._installed:

@@ -301,14 +301,14 @@ TEST_F(SessionTest, ManyForeignThreadsAtOnce) {
 
 TEST_F(SessionTest, AThreadThatAsksIsHeardAndMayWriteWhatReplaysRead) {
   const at::Tensor x = x_.clone(), a = x_.mul(w_), expected = a.add(a.tanh());
-  midway_ = [&] {
+  live_.trace();
+  planAway();
+  midway_ = [&] {  // not yet as the step was recorded: the plan does not know
     std::thread([&] {
       hearThisThread();
       x_.mul_(2);
     }).join();
   };
-  live_.trace();
-  planAway();
   for (int call = 0; call < 3; ++call) {
     x_.copy_(x);
     EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed) << live_.session().lastDeparture();

@@ -101,8 +101,9 @@ TEST_F(RecorderTest, WhatIsReadBesideTheStepStaysAndWhatIsMadeOfItIsNotMadeAgain
 // A later step finds an old gradient at its parameter and an input among its arguments, also where
 // this step has dropped them.
 TEST_F(RecorderTest, WhatALaterStepCanLookForMayDieInThisOne) {
-  at::Tensor w = w_.clone().requires_grad_(), batch = x_.clone(), other = x_.clone();
-  w.mutable_grad() = at::ones({16, 16});
+  at::Tensor w = at::randn({64, 64}).requires_grad_();
+  at::Tensor batch = at::randn({64, 64}), other = at::randn({64, 64});
+  w.mutable_grad() = at::ones({64, 64});
   record(
       [&] {
         at::mm(batch, w).sum().backward();
@@ -512,8 +513,9 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
   registerListener();
   class Continued final : public Listener {
    public:
-    Continued(const Recording& first, size_t done, const std::vector<WeakStorage>& storages)
-        : recorder(first, done, storages, std::vector<int64_t>(storages.size() + 1, 0)) {}
+    Continued(const Recording& first, size_t done, const std::vector<WeakStorage>& storages,
+              const std::vector<WeakStorage>& inputs)
+        : recorder(first, done, storages, std::vector<int64_t>(storages.size() + 1, 0), inputs) {}
     void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
               torch::jit::Stack* stack) override {
       recorder.run(op, below, stack);
@@ -522,7 +524,7 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
     Recorder recorder;
   };
   const AllocatorTap::Guard tap;
-  const auto listener = std::make_shared<Continued>(*prefix, 2, bound);
+  const auto listener = std::make_shared<Continued>(*prefix, 2, bound, std::vector<WeakStorage>());
   {
     const ListenerGuard guard(listener);
     const ListeningGuard listening;
@@ -538,6 +540,52 @@ TEST_F(RecorderTest, GoingOnFromAPlansFirstOpsGivesTheWholeStep) {
   EXPECT_EQ(joined->graph->baseBytes(), whole->graph->baseBytes());
   EXPECT_EQ(joined->first_shown, whole->first_shown);
   EXPECT_EQ(joined->dead_after, whole->dead_after);
+}
+
+// After a departure, too, an argument and an old gradient are known as such, for later steps.
+TEST_F(RecorderTest, WhatIsShownAfterADepartureIsFoundAgain) {
+  at::Tensor w = w_.clone().requires_grad_();
+  w.mutable_grad() = at::ones({16, 16});
+  const at::Tensor batch = at::randn({16, 16});
+  at::Tensor h;
+  std::vector<WeakStorage> bound;
+  const auto first_half = [&] {
+    h = at::mm(x_, w);
+    bound = {x_.storage().getWeakStorageImpl(), w.storage().getWeakStorageImpl(),
+             h.storage().getWeakStorageImpl()};
+  };
+  record([&] { first_half(), x_.exp(); });
+  ASSERT_EQ(op(0).name, "aten::mm");
+  first_half();
+  const std::vector<int64_t> shifts(bound.size() + 1, 0);
+  Recorder recorder(*recording_, 1, bound, shifts, {batch.storage().getWeakStorageImpl()});
+  class Continued final : public Listener {
+   public:
+    explicit Continued(Recorder& recorder) : recorder_(recorder) {}
+    void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+              torch::jit::Stack* stack) override {
+      recorder_.run(op, below, stack);
+    }
+    void onForeignOp(const c10::OperatorHandle&, torch::jit::Stack*) override {}
+
+   private:
+    Recorder& recorder_;
+  };
+  registerListener();
+  {
+    const AllocatorTap::Guard tap;
+    const ListenerGuard guard(std::make_shared<Continued>(recorder));
+    const ListeningGuard listening;
+    (h * batch).sum().backward();
+  }
+  recording_ = recorder.finish();
+  int inputs = 0, gradients = 0;
+  for (const OutsideValue& outside : recording_->outside) {
+    inputs += outside.input_position == 0 && value(outside.value).kind == ValueKind::kInput;
+    gradients += outside.is_gradient && value(outside.value).kind == ValueKind::kGradient;
+  }
+  EXPECT_EQ(inputs, 1);
+  EXPECT_EQ(gradients, 1) << "backward added to it";
 }
 
 }  // namespace
