@@ -86,6 +86,9 @@ class Join {
   Join(const CompiledPlan& from, const CompiledPlan& to, size_t at)
       : to_(to), at_(at), joined_(begun(from)), is_(to.recording(), joined_) {
     is_.runTo(at);
+    for (ValueId v(0); static_cast<size_t>(v.index) < is_.size(); ++v.index) {
+      if (!isShared(v) && is_.isResident(v)) is_.forgetCopy(v);
+    }
   }
 
   // Nothing where a value that the other plan counts on cannot come back.

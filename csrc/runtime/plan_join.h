@@ -23,6 +23,8 @@ class PlannedState {
 
   bool isResident(ValueId v) const { return resident_[static_cast<size_t>(v.index)]; }
   bool isRetained(ValueId v) const { return retained_[static_cast<size_t>(v.index)]; }
+  // There is none any more.
+  void forgetCopy(ValueId v) { stored_[static_cast<size_t>(v.index)] = false; }
   // The store has a copy of what the value is by now.
   bool isStored(ValueId v) const { return stored_[static_cast<size_t>(v.index)]; }
   size_t size() const { return resident_.size(); }
@@ -47,8 +49,9 @@ class PlannedState {
 // What the other plan has in the store by then is copied there before it goes; where it counts on a
 // copy that is not there, the value is made again. Values from before the step that no op has shown
 // until the parting have other numbers in the two steps, and so are where the other plan has them:
-// the executor sees to that as it changes over. What is away as the step begins is what the first
-// plan has away, and all that the other one does not expect back by the end stays in memory.
+// the executor sees to that as it changes over (what is in memory then has no copy yet). What is
+// away as the step begins is what the first plan has away, and all that the other one does not
+// expect back by the end stays in memory.
 //
 // Of the two ways the one inside the budget that takes less time, else the one of the lower peak.
 // Null where neither can be carried out. The first `at` ops of both are the same.
