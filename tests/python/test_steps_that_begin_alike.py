@@ -137,3 +137,47 @@ def _check_accumulation(slack: float, paging: bool) -> None:
 @pytest.mark.parametrize(("slack", "paging"), [(0.9, False), (0.6, True)])
 def test_accumulation_stays_inside_the_budget(slack: float, paging: bool) -> None:
     in_a_process_of_its_own(_check_accumulation, slack, paging)
+
+
+def _check_a_batch_that_comes_after_the_parting() -> None:
+    """Calls of the second kind are recorded where they leave the plan of the first, before an
+    operator has shown the batch, which is one of several that lie in memory."""
+    torch.set_num_threads(1)
+    kinds = [0] * 5 + [1, 0, 0, 1, 0, 1, 1, 0, 1, 1]
+    with Peaks() as peaks:
+        torch.manual_seed(0)
+        net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())])
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        mean = torch.zeros(16)
+        batches = [torch.randn(1024, _WIDTH) for _ in range(4)]
+
+        def train(x: torch.Tensor, decays: bool) -> torch.Tensor:
+            optimizer.zero_grad()
+            if decays:
+                mean.mul_(0.9)
+            loss = net(x * 1.0).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        graph = poet.trace(train, batches[0], False)
+        budget = int(graph.base_bytes + 0.45 * (graph.plain_peak_bytes() - graph.base_bytes))
+        step = poet.wrap(
+            train, ram_budget=budget, paging=True, background=False, cache_dir=None, time_limit_s=5
+        )
+        plans, departures = [], []
+        for call, kind in enumerate(kinds):
+            plans.append(step.stats.plans)
+            peaks.mark()
+            step(batches[call % 4], bool(kind))
+            departures.append(step.stats.departures)
+    assert departures[-1] >= 1, "the second kind was recorded from the first one's plan"
+    assert departures[-1] == departures[-5]
+    planned = [peak for peak, known in zip(peaks.bytes, plans, strict=True) if known == 2]
+    assert len(planned) >= 4
+    assert step.stats.planned_page_outs > 0
+    assert max(planned) <= budget
+
+
+def test_a_batch_that_comes_after_the_parting_is_found() -> None:
+    in_a_process_of_its_own(_check_a_batch_that_comes_after_the_parting)
