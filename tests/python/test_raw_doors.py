@@ -6,7 +6,9 @@ import copy
 import ctypes
 import io
 import pickle
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,3 +270,29 @@ def _check_arrays_of_every_call(door: str, paging: bool) -> None:
 @pytest.mark.parametrize("door", _READERS)
 def test_what_is_read_at_every_call_is_planned_for(door: str, paging: bool) -> None:
     in_a_process_of_its_own(_check_arrays_of_every_call, door, paging)
+
+
+def test_a_capsule_made_before_the_first_call_keeps_its_tensor(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.Tanh())])
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    x = torch.randn(1024, 64)
+    step = poet.wrap(
+        train_step, ram_budget="60%", page_dir=tmp_path, background=False, cache_dir=None
+    )
+    shared = [from_dlpack(to_dlpack(p.detach())) for p in net.parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", poet.BudgetWarning)  # weights that stay take their room
+        for _ in range(6):
+            step(x)
+            for seen, p in zip(shared, net.parameters(), strict=True):
+                assert torch.equal(seen, p)
+    assert step.stats.followed_steps >= 2
