@@ -224,7 +224,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures what is asked for and keeps it in data/planner_table.json."""
+    """Measures what is asked for and, with --save, keeps it under data/."""
     options = parse()
     records = []
     for row in options.rows:
