@@ -198,7 +198,6 @@ void Executor::confirm(const NewBinding& binding) {
 
 // The storage is not that value's after all.
 void Executor::disown(ValueId v) {
-  verify_.suspend();  // what the plan has moved is another's memory, and its own is still there
   if (residency_[v].away && !residency_[v].ref.expired()) bringBackUnplanned(v);
   pager_.drop(v);
   residency_.unbind(v);
