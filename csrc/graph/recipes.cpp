@@ -245,7 +245,8 @@ void RecipeTable::findRecoverability(const Graph& graph) {
       const OpId death = graph.value(v).death;
       must_end_resident_[static_cast<size_t>(v.index)] =
           death < graph.endOfStep() &&
-          death > std::min(recipes_[r].recoverable_until, roots_until[r]);
+          (!recipes_[r].mayRun() || death >= recipes_[r].recoverable_until ||
+           death > roots_until[r]);
     }
   }
 }

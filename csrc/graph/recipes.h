@@ -69,11 +69,11 @@ struct Recipe {
 // resident. recoverable_until is the least `unchanged_until` among the recipe and, transitively,
 // those of its inputs (an input whose own recipe has ended by the time this one begins is held
 // instead, like one without a recipe). What is held or has no recipe is a root. A schedule must
-// have a value resident while the op of its death runs, if that op lies beyond recoverable_until,
-// or if a root has died by then: mustEndResident(). Else the executor, which evicts nothing that it
-// cannot bring back and holds the roots of what it evicts, would need more memory than was planned.
-// It brings back at recoverable_until whatever is away, still reachable, and never planned to
-// return.
+// have a value resident while the op of its death runs, if that op is at recoverable_until or
+// beyond, if a root has died by then, or if its recipe may not run: mustEndResident(). Else the
+// executor, which evicts nothing that it cannot bring back and holds the roots of what it evicts,
+// would need more memory than was planned. It brings back at recoverable_until whatever is away,
+// still reachable, and never planned to return.
 class POET_API RecipeTable {
  public:
   // A producer has a recipe if every op of its chain is replayable, the chain writes only what the

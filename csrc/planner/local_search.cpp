@@ -268,6 +268,7 @@ void LocalSearch::addMemoryRows(const std::vector<char>& free, const std::vector
             {place[static_cast<size_t>(item->column)], static_cast<double>(item->bytes) / budget});
       }
     }
+    mergeTerms(terms);
     if (window.elastic) terms.push_back({window.model.numColumns() - 1, -1});
     window.model.addRow(terms, -kInfinity, (budget - fixed[stretch.step]) / budget);
   }

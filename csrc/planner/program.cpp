@@ -338,6 +338,7 @@ double Program::memoryRow(int step, std::vector<Term>& terms) const {
         terms.push_back({item.column, static_cast<double>(item.bytes) / budget});
       }
     }
+    mergeTerms(terms);
   }
   if (excess_column_ >= 0) terms.push_back({excess_column_, -1});
   return static_cast<double>(options_.budget_bytes - fixed_[static_cast<size_t>(step)]) / budget;

@@ -2,6 +2,7 @@
 // x <= row_upper.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <vector>
@@ -14,6 +15,22 @@ struct Term {
   int column = 0;
   double value = 0;
 };
+
+// Adds up what names one column more than once, as the states of a recipe's generators do, and
+// sorts by column. Solvers refuse a row that names a column twice, or crash on it.
+inline void mergeTerms(std::vector<Term>& terms) {
+  std::sort(terms.begin(), terms.end(),
+            [](const Term& a, const Term& b) { return a.column < b.column; });
+  size_t merged = 0;
+  for (const Term& term : terms) {
+    if (merged > 0 && terms[merged - 1].column == term.column) {
+      terms[merged - 1].value += term.value;
+    } else {
+      terms[merged++] = term;
+    }
+  }
+  terms.resize(merged);
+}
 
 // Rows are stored one after another (compressed). Columns and rows are only ever appended.
 struct SparseModel {

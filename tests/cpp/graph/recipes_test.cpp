@@ -263,6 +263,21 @@ TEST(Recipes, WhatOutlivesARootEndsResident) {
   EXPECT_FALSE(table.mustEndResident(c)) << "x is there";
 }
 
+// register_post_accumulate_grad_hook: the update of a bias is the last op of its own gradient.
+TEST(Recipes, WhatDiesWithTheOpThatEndsItsRecipeEndsResident) {
+  GraphBuilder g;
+  const ValueId x = g.input(8), weight = g.input(8);
+  const ValueId a = g.op("f").reads({x, weight}).makes(100);
+  const ValueId b = g.op("f").reads({x, weight}).makes(100);
+  g.op("sum").reads({a, b}).makes(4);
+  g.op("add_").writes({weight}).reads({x});
+  g.diesAfter(a, OpId(3));
+  const RecipeTable table(g.build());
+  ASSERT_TRUE(find(table, a));
+  EXPECT_TRUE(table.mustEndResident(a)) << "before op 3 it is brought back: it is still reachable";
+  EXPECT_FALSE(table.mustEndResident(b)) << "it died with op 2";
+}
+
 TEST(Recipes, RecipesThatWouldFeedThemselvesAreLeftOut) {
   GraphBuilder g;  // (a, b) = p(x); u = f(a); b.add_(u)
   const ValueId x = g.input(8);
