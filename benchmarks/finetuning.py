@@ -76,16 +76,16 @@ def measure(graph: poet.Graph, model: str, way: str, board: str, seconds: float)
         best = poet.solve(**asked, ram_budget=int(floor * room), time_limit_s=seconds)
         if best.has_plan:
             break
-    sizes = dict.fromkeys(poet.ValueKind, 0)
-    for value in graph.values:
-        sizes[value.kind] += value.bytes
     planned = best.has_plan
+    flash = device.flash_bytes or None  # 0: unknown
+    stored = store_bytes(best) if planned else None
     return {
         "model": model,
         "way": way,
         "board": board,
         "ram_of_the_board": device.ram_bytes,
-        "parameter_bytes": sizes[poet.ValueKind.PARAMETER] + graph.base_bytes,
+        "flash_of_the_board": flash,
+        "weight_bytes": weight_bytes(graph, model),
         "keep_everything": {
             "ram_bytes": plain.peak_bytes,
             "joules": plain.energy_joules,
@@ -93,15 +93,24 @@ def measure(graph: poet.Graph, model: str, way: str, board: str, seconds: float)
         },
         "least": {
             "ram_bytes": best.peak_bytes if planned else None,
-            "store_bytes": store_bytes(best) if planned else None,
+            "store_bytes": stored,
             "joules": best.energy_joules if planned else None,
             "seconds": best.makespan_seconds if planned else None,
             "set_by": op_at(best),
         },
-        "fits": planned and best.peak_bytes <= device.ram_bytes,
+        "fits_in_ram": planned and best.peak_bytes <= device.ram_bytes,
+        # Else its store is a card or another chip.
+        "fits_in_flash": None if flash is None or stored is None else stored <= flash,
         "message": best.message,
         "build": build(),
     }
+
+
+def weight_bytes(graph: poet.Graph, model: str) -> int:
+    """Weights and buffers, frozen ones too: what outlives the step, less the batch."""
+    there = sum(v.bytes for v in graph.values if v.producer is None and v.death is None)
+    batch = find_preset(model).batch(1, torch.Generator().manual_seed(0))
+    return there + graph.base_bytes - sum(tensor.nbytes for tensor in batch)
 
 
 def store_bytes(schedule: poet.Schedule) -> int:

@@ -277,6 +277,13 @@ void bindFrozen(py::class_<Schedule, SchedulePtr>& cls) {
             return self.attr("__dict__").attr("get")(kDeviceAttribute);
           },
           "The device that it was solved for; None for one that was loaded without it.")
+      .def_property_readonly(
+          "energy_source",
+          [](const py::object& self) -> py::object {
+            const py::object device = self.attr("device");
+            return device.is_none() ? device : device.attr("energy_source");
+          },
+          "Where the watts behind energy_joules come from, as the device has it; None without one.")
       .def("graph", &rewrite, py::arg("graph") = py::none(),
            "The rewritten DAG: what runs in which order, with recomputed copies and transfers. A "
            "loaded schedule needs the graph that it was made for. Raises poet.ScheduleError if it "

@@ -442,6 +442,7 @@ class ChainPrograms {
 // next time.
 constexpr int kMostCorrections = 40;
 constexpr int kMostSmallest = 8;
+constexpr int kSmallerBudgets = 24;
 
 void offerPlans(const ChainPrograms& programs, int64_t budget_bytes, bool prefetch,
                 PlanChoice& choice) {
@@ -462,6 +463,21 @@ void offerSmallest(const ChainPrograms& programs, PlanChoice& choice) {
     const int64_t reserve = most - less * programs.slotBytes();
     if (reserve < 0) return;
     if (const auto plan = programs.plan(reserve, false)) choice.offer(*plan);
+  }
+}
+
+// A program counts in slots of its own budget, so that one made for the plain peak knows little of
+// small budgets. The same budgets whatever was asked for: what is reported as the least is met.
+void offerSmallest(const Problem& problem, const std::vector<Chain>& chains,
+                   ChainProgramOptions asked, int64_t plain_bytes, PlanChoice& choice) {
+  asked.budget_bytes = plain_bytes;
+  offerSmallest(ChainPrograms(problem, chains, asked), choice);
+  const int64_t room = std::max<int64_t>(0, plain_bytes - problem.floor_bytes);
+  for (int i = 0; i < kSmallerBudgets && !choice.deadline().over(); ++i) {
+    asked.budget_bytes = std::max<int64_t>(1, problem.floor_bytes + room * i / kSmallerBudgets);
+    const ChainPrograms programs(problem, chains, asked);
+    offerPlans(programs, asked.budget_bytes, false, choice);
+    offerSmallest(programs, choice);
   }
 }
 
@@ -492,8 +508,7 @@ Schedule planChains(const Graph& graph, const DeviceProfile& profile, const Solv
     if (overlaps) offerPlans(programs, options.ram_budget_bytes, true, choice);
   }
   if (!choice.any() || options.minimize == Objective::kMemory) {
-    asked.budget_bytes = plain;
-    offerSmallest(ChainPrograms(problem, chains, asked), choice);
+    offerSmallest(problem, chains, asked, plain, choice);
   }
   return choice.finish("the least of its plans over the step's cut vertices");
 }

@@ -38,6 +38,7 @@ constexpr MethodTraits without(bool MethodTraits::*trait, MethodTraits traits) {
   traits.*trait = false;
   return traits;
 }
+constexpr MethodTraits kDense = without(&MethodTraits::least_memory, kProgram);
 
 std::vector<Method> makeMethods() {
   return {
@@ -92,10 +93,9 @@ std::vector<Method> makeMethods() {
        "swaps in free time, then swaps or recomputes what costs least a byte",
        {.recomputes = true, .pages = true, .compute_aware = true, .memory_aware = true},
        &atOnce<&methods::planCapuchin>},
-      {"checkmate",
-       "Jain et al. 2020",
-       "the dense T x T program, its LP rounding for large steps",
-       {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true},
+      {"checkmate", "Jain et al. 2020", "the dense T x T program, its LP rounding for large steps",
+       without(&MethodTraits::least_memory,
+               {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true}),
        &atOnce<&methods::planCheckmate>},
       {"page_all",
        "Patil et al. 2022",
@@ -103,15 +103,14 @@ std::vector<Method> makeMethods() {
        {.pages = true},
        &atOnce<&methods::planPageAll>},
       {"poet_remat_only", "Patil et al. 2022", "the dense program without paging",
-       without(&MethodTraits::pages, kProgram), &atOnce<&methods::planPoetRematOnly>},
+       without(&MethodTraits::pages, kDense), &atOnce<&methods::planPoetRematOnly>},
       {"poet_page_only", "Patil et al. 2022", "the dense program without recompute",
-       without(&MethodTraits::recomputes, kProgram), &atOnce<&methods::planPoetPageOnly>},
+       without(&MethodTraits::recomputes, kDense), &atOnce<&methods::planPoetPageOnly>},
       {"poet_paper", "Patil et al. 2022", "the dense program with paging, energy and time rows",
-       kProgram, &atOnce<&solvePoetPaper>},
-      {"moccasin",
-       "Bartan et al. 2023",
-       "retention intervals in a constraint program",
-       {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true},
+       kDense, &atOnce<&solvePoetPaper>},
+      {"moccasin", "Bartan et al. 2023", "retention intervals in a constraint program",
+       without(&MethodTraits::least_memory,
+               {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true}),
        &moccasin},
   };
 }
@@ -125,6 +124,9 @@ void checkMethod(const DeviceProfile& profile, const SolveOptions& options) {
   POET_CHECK(options.starts.empty() || method.name == "poet",
              "starts: expected none with the method \"", method.name,
              "\", whose plans are its own; got ", options.starts.size());
+  POET_CHECK(can.least_memory || options.minimize != Objective::kMemory,
+             "minimize: expected \"energy\" or \"time\" with the method \"", method.name,
+             "\", got \"memory\"; the method \"poet\" has it");
   if (method.name == "poet" || (!can.recomputes && !can.pages)) return;
   const bool may_page = options.paging && profile.hasStore();
   if (!can.recomputes) {

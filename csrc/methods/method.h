@@ -21,6 +21,7 @@ struct MethodTraits {
   bool in_place = true;        // takes steps with in-place ops
   bool online = false;         // decides in running order, without looking ahead
   bool executes = true;        // poet.wrap trains with its plans
+  bool least_memory = true;    // takes Objective::kMemory; false: refused
 };
 
 struct Method {

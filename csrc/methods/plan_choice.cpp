@@ -1,5 +1,6 @@
 #include "methods/plan_choice.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "graph/error.h"
@@ -35,6 +36,7 @@ int64_t PlanChoice::offer(const planner::ReplayPlan& plan, std::string note) {
   const bool in_time =
       !options_.runtime_budget_seconds ||
       offered.seconds <= *options_.runtime_budget_seconds * (1 + planner::kSecondsTolerance);
+  if (fits) least_seconds_ = std::min(least_seconds_.value_or(offered.seconds), offered.seconds);
   if (fits && in_time && (!best_ || offered.value < best_->value)) best_ = offered;
   const int64_t peak = offered.peak_bytes;
   if (!smallest_ || peak < smallest_->peak_bytes) smallest_ = std::move(offered);
@@ -59,8 +61,8 @@ Schedule PlanChoice::finish(const std::string& what_it_is) const {
   if (!smallest_) return without(Status::kInfeasible, what_it_is);
   if (smallest_->peak_bytes <= options_.ram_budget_bytes) {
     return without(Status::kInfeasible,
-                   detail::message(what_it_is, " within the memory budget takes ",
-                                   smallest_->seconds, " s at least, and runtime_budget is ",
+                   detail::message(what_it_is, " within the memory budget takes ", *least_seconds_,
+                                   " s at least, and runtime_budget is ",
                                    options_.runtime_budget_seconds.value_or(0), " s"));
   }
   const OpId op = smallest_->peak_op;

@@ -45,6 +45,7 @@ class PlanChoice {
   const FinishedPlan finished_;
   const planner::Deadline deadline_;
   std::optional<Plan> best_, smallest_;
+  std::optional<double> least_seconds_;  // of those within the memory budget
 };
 
 }  // namespace poet::methods

@@ -155,6 +155,7 @@ Schedule planTwremat(const Graph& graph, const DeviceProfile& profile,
   const RecipeTable table(graph);
   const Problem problem(graph, table, profile, {.objective = options.minimize});
   PlanChoice choice(problem, options, "twremat");
+  choice.offer(problem.leastPlan());  // keeps everything: its bags may take more than that
   Twremat twremat(problem);
   for (int64_t leaf_bytes = twremat.totalBytes();; leaf_bytes /= 2) {
     choice.offer(twremat.plan(leaf_bytes));

@@ -1,6 +1,7 @@
 #include "schedule/energy_budget.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "graph/error.h"
@@ -11,9 +12,10 @@ namespace {
 // Sums of thousands of doubles, added up in another order by whoever set the cap.
 constexpr double kTolerance = 1e-9;  // relative
 
-bool isProvenAbove(const Schedule& schedule, double joules) {
-  return schedule.bound && schedule.bound_scope == "all" &&
-         *schedule.bound > joules * (1 + kTolerance);
+// What every schedule takes, as far as that is known.
+std::optional<double> boundOverAll(const Schedule& schedule) {
+  if (schedule.bound && schedule.bound_scope == "all") return schedule.bound;
+  return schedule.bound_all;
 }
 
 void dropPlan(Schedule& schedule) {
@@ -38,12 +40,13 @@ Schedule withinEnergy(Schedule schedule, double joules) {
              toString(schedule.objective), ", which says nothing about the least energy");
   schedule.energy_budget_joules = joules;
   if (!schedule.hasPlan() || schedule.energy_joules <= joules * (1 + kTolerance)) return schedule;
-  const bool proven = isProvenAbove(schedule, joules);
+  const std::optional<double> bound = boundOverAll(schedule);
+  const bool proven = bound && *bound > joules * (1 + kTolerance);
   dropPlan(schedule);
   schedule.status = proven ? Status::kInfeasible : Status::kTimeLimit;
   schedule.message =
       proven ? detail::message("an energy budget of ", joules, " J a step cannot be met: every ",
-                               "schedule takes ", *schedule.bound, " J or more, the best found ",
+                               "schedule takes ", *bound, " J or more, the best found ",
                                *schedule.least_energy_joules, " J")
              : detail::message("no plan was found within an energy budget of ", joules,
                                " J a step: the best takes ", *schedule.least_energy_joules,

@@ -91,7 +91,8 @@ def _bytes_at(op: int | None, graph: _C.Graph) -> int | None:
 def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     state_bytes = sum(value.bytes for value in graph.values if _is_kept_state(value))
     found = []
-    if state_bytes > _MUCH * (schedule.ram_budget or 0):
+    away = vars(schedule).get("_asked", {}).get("away_between_steps", False)
+    if state_bytes > _MUCH * (schedule.ram_budget or 0) and not away:
         found.append(f'optimizer="sgd" keeps no state ({format_bytes(state_bytes)} here)')
     at = schedule.least_ram_op
     if at is None:
@@ -109,8 +110,14 @@ def _about_the_op(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
         return found
     op = graph.ops[at]
     own = _bytes_at(at, graph) or 0
-    if own < _MUCH * (schedule.ram_budget or 0):
-        return found  # it is not what takes the room
+    if own < _MUCH * (schedule.ram_budget or 0):  # it is not what takes the room
+        stay = sum(v.bytes for v in graph.values if v.producer is None and v.death is None)
+        if stay > (schedule.ram_budget or 0) / 2 and not away:
+            found.append(
+                f"a smaller model, or more memory: {format_bytes(stay)} of weights, buffers, state "
+                "and inputs are there all the time"
+            )
+        return found
     held = [graph.values[v] for v in {*op.inputs, *op.outputs}]
     of_weights = sum(v.bytes for v in held if v.index in weights)
     if op.phase is Phase.OPTIMIZER:

@@ -222,7 +222,9 @@ def format_seconds(seconds: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if abs(seconds) * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    if seconds == 0 or abs(seconds) * 1e6 >= 1:
+        return f"{seconds * 1e6:.3g} us"
+    return f"{seconds:.3g} s"
 
 
 def _split(text: str, name: str, expected: str) -> tuple[Fraction, str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from poet import _C, _cli_doctor, _cli_profile, _cli_show, _cli_solve
-from poet._cli_common import EXIT_CODES, Commands, ExitCode, check_outputs
+from poet._cli_common import EXIT_CODES, Commands, ExitCode, check_outputs, in_flags
 from poet._errors import PoetError
 
 _OWN_PREFIX = "poet: "  # of messages that are also read without a command's name before them
@@ -47,7 +47,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except (PoetError, OSError) as error:
-        print(f"poet {options.command}: {str(error).removeprefix(_OWN_PREFIX)}", file=sys.stderr)
+        text = in_flags(str(error).removeprefix(_OWN_PREFIX))
+        print(f"poet {options.command}: {text}", file=sys.stderr)
         return ExitCode.WRONG_USE
     except KeyboardInterrupt:
         print(f"poet {options.command}: interrupted", file=sys.stderr)

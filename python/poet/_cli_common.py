@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from enum import IntEnum
 from pathlib import Path
@@ -231,7 +232,7 @@ def as_record(schedule: _C.Schedule) -> dict[str, Any]:
     device = schedule.device
     if device is not None:
         record["device"] = device.name
-        record["energy_source"] = device.energy_source
+        record["energy_source"] = schedule.energy_source
     return record
 
 
@@ -240,6 +241,10 @@ def _plain(value: Any) -> Any:
 
 
 _FLAGS = {
+    "steps=": "--steps",
+    "epochs=": "--epochs",
+    "deadline=": "--deadline",
+    "away_between_steps=True, as poet.wrap has it": "poet.wrap of Python has it",
     "paging=True": "--paging",
     "paging=False was asked for": "--no-paging was given",
     'optimizer="sgd"': "--optimizer sgd",
@@ -250,7 +255,7 @@ _FLAGS = {
 def in_flags(text: str) -> str:
     """What a schedule says of Python's arguments, in the words of the command line."""
     for argument, flag in _FLAGS.items():
-        text = text.replace(argument, flag)
+        text = re.sub(rf"(?<!\w){re.escape(argument)}", flag, text)
     return text
 
 

@@ -6,6 +6,14 @@ import argparse
 
 from poet._cli_common import Commands, ExitCode
 
+_EXAMPLES = """\
+examples:
+  poet doctor
+  poet doctor --measure --page-dir /data/poet
+  poet doctor --json | jq '.findings[] | select(.state == "missing")'
+
+"""
+
 
 def add_commands(commands: Commands) -> None:
     """Adds the command to the parser."""
@@ -16,7 +24,9 @@ def add_commands(commands: Commands) -> None:
             "Looks at versions, the solver, the folder for paged values, the cache, processor, "
             "memory, allocator and GPU, and says what to do about what is missing."
         ),
-        epilog="Exit code: 0 where poet works, 1 where something that it needs is missing.",
+        epilog=_EXAMPLES
+        + "exit codes: 0 where poet works, 1 where something that it needs is missing",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(

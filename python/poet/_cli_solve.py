@@ -23,8 +23,9 @@ from poet._cli_common import (
     solve_options,
     training_options,
 )
-from poet._compare import DEFAULT_BUDGETS, compare
+from poet._compare import DEFAULT_BUDGETS, REFUSED, compare
 from poet._enums import Status
+from poet._errors import ArgumentError
 from poet._models import ModelRequest
 from poet._pareto import pareto
 from poet._progress import recording_bar
@@ -127,7 +128,14 @@ def _run_solve(options: argparse.Namespace) -> int:
 
 
 def _run_original(options: argparse.Namespace) -> int:
+    for flag in ("out", "plot", "perfetto"):
+        if getattr(options, flag) is not None:
+            raise ArgumentError(
+                f"--{flag}: expected it to be left out beside --accounting original, which gives "
+                "figures and no schedule."
+            )
     words = solve_options(options) | training_options(options)
+    words |= {"method": options.method, "slices": not options.no_slices}
     found: Any = solve(ram_budget=options.ram_budget, accounting="original", **words)
     record = {key: str(v) if key == "status" else v for key, v in vars(found).items()}
     if options.json:
@@ -281,7 +289,10 @@ def _run_compare(options: argparse.Namespace) -> int:
         found.plot(options.plot)
     if any(row.peak_bytes is not None for row in found.rows):
         return ExitCode.PLAN
-    infeasible = all(row.status == Status.INFEASIBLE for row in found.rows)
+    asked = [row for row in found.rows if row.status != REFUSED]
+    if not asked:
+        return ExitCode.WRONG_USE
+    infeasible = all(row.status == Status.INFEASIBLE for row in asked)
     return ExitCode.INFEASIBLE if infeasible else ExitCode.TIME_LIMIT
 
 

@@ -33,6 +33,11 @@ from poet._trace import trace
 
 DEFAULT_BUDGETS = ("90%", "70%", "50%", "30%")
 
+# Of poet.solve, those that poet.wrap takes too.
+_LIVE_OPTIONS = frozenset({"minimize", "page_dir", "paging", "recompute", "runtime_budget"})
+
+REFUSED = "refused"  # the status of a method that cannot honour the options
+
 COLUMNS = {
     "method": "what planned",
     "budget": "memory budget",
@@ -116,7 +121,18 @@ class Comparison:
         ]
         text.append("")
         text += [f"{name}: {COLUMNS[name]}" for name in used]
-        return "\n".join(text)
+        said = self._said()
+        return "\n".join([*text, "", *said] if said else text)
+
+    def _said(self) -> list[str]:
+        """Why methods were refused, and what they say of the plans that they have."""
+        lines = []
+        for row in self.rows:
+            if row.message and row.status == REFUSED:
+                lines.append(f"{row.method}: {row.message}")
+            elif row.message and row.peak_bytes is not None:
+                lines.append(f"{row.method}, {format_bytes(row.ram_budget_bytes)}: {row.message}")
+        return list(dict.fromkeys(lines))
 
     def _cells(self, row: ComparisonRow) -> dict[str, str]:
         cells = {
@@ -231,6 +247,11 @@ def compare(
         ArgumentError: an argument makes no sense.
     """
     names = _names(methods)
+    if "model" in options:
+        raise ArgumentError(
+            "model: expected a step, or graph=; got model=. A preset's step is "
+            "graph=poet.solve(model=...).traced_graph."
+        )
     if live and (step is None or args):
         raise ArgumentError(
             "live=True: expected a function that makes the step, and no further arguments; got "
@@ -240,6 +261,7 @@ def compare(
     count = whole_number(live_steps, "live_steps", "a number of steps", least=1, most=10_000)
     if "starts" in options:
         raise ArgumentError("starts: expected none: every method is to find its own plans.")
+    live_options = _live_options(platform, options) if live else {}
     recorded = _recorded(step, args, graph, live)
     device = choose_device(platform, options.get("cost_model"), False)
     counted = on_device(recorded, device, options.get("count"))
@@ -258,9 +280,8 @@ def compare(
                     {"platform": platform, "time_limit_s": limit, **options},
                 )
                 if live and step is not None and row.peak_bytes is not None:
-                    measured = measure_wrapped(
-                        step, count, method=name, ram_budget=size, time_limit_s=limit
-                    )
+                    own = {"method": name, "ram_budget": size, "time_limit_s": limit}
+                    measured = measure_wrapped(step, count, own | live_options)
                     row = dataclasses.replace(row, live=measured)
                 rows.append(row)
                 bar.update()
@@ -274,7 +295,7 @@ def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) ->
     except ArgumentError as error:
         if not str(error).startswith(("method: ", "minimize: ")):
             raise
-        return ComparisonRow(method, budget, "refused", message=str(error))
+        return ComparisonRow(method, budget, REFUSED, message=str(error))
     row = ComparisonRow(
         method=method,
         ram_budget_bytes=budget,
@@ -294,6 +315,20 @@ def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) ->
         page_ins=schedule.page_ins,
         plan_bytes=len(schedule.to_bytes()),
     )
+
+
+def _live_options(platform: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What `poet.wrap` is told, so that what is measured is what was simulated."""
+    strange = sorted(set(options) - _LIVE_OPTIONS)
+    if platform != "host" or strange:
+        got = f"platform={platform!r}" if platform != "host" else f"{strange[0]}="
+        raise ArgumentError(
+            "live=True: expected platform='host' and options that training knows as well "
+            f"({', '.join(sorted(_LIVE_OPTIONS))}), since each step is measured on this machine; "
+            f"got {got}. Leave that out, or live=True."
+        )
+    pages = options.get("page_dir") is not None if options.get("paging") is None else None
+    return options if pages is None else options | {"paging": pages}
 
 
 def _names(wanted: Sequence[str] | None) -> list[str]:

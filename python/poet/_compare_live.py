@@ -44,10 +44,9 @@ def measure_plain(make_step: Callable[[], Any], steps: int) -> Measurement:
 
 
 def measure_wrapped(
-    make_step: Callable[[], Any], steps: int, *, method: str, ram_budget: int, time_limit_s: float
+    make_step: Callable[[], Any], steps: int, options: dict[str, Any]
 ) -> Measurement:
-    """The step with a method's plan."""
-    options = {"method": method, "ram_budget": ram_budget, "time_limit_s": time_limit_s}
+    """The step with a method's plan; `options` are those of `poet.wrap`."""
     return _in_process(make_step, steps, options)
 
 

@@ -192,7 +192,8 @@ def _back_end(found: FoundSolver) -> Finding:
         advice = {Solver.HIGHS: HIGHS_ADVICE, Solver.GUROBI: GUROBI_ADVICE}[found.solver]
         return Finding(topic, "note", f"not used: {found.why_not}", advice, figures)
     text = f"{found.version}; {found.note}" if found.note else found.version
-    return Finding(topic, "ok", text, figures=figures)
+    advice = GUROBI_ADVICE if found.note and found.solver is Solver.GUROBI else ""
+    return Finding(topic, "ok", text, advice, figures)
 
 
 _TINY_LENGTH = 6

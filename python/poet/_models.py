@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from poet import _C
 from poet._budgets import whole_number
 from poet._cache import Cache
-from poet._errors import ArgumentError, FormatError
+from poet._errors import ArgumentError, FormatError, PoetError
 from poet._names import did_you_mean
 from poet._paper import paper_graph
 from poet._presets import Preset, find_preset, preset_names
@@ -118,9 +118,12 @@ class ModelRequest:
                 'graph="paper": expected the name of a model of POET\'s code as model=; got '
                 f"{type(self.model).__name__}."
             )
-        self._refuse(
-            inputs=self.inputs, loss=self.loss, optimizer=self.optimizer, trainable=self.trainable
-        )
+        for name in ("inputs", "loss", "optimizer", "trainable"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(
+                    f'{name}: expected None beside graph="paper", whose layer graphs are forward '
+                    f"and backward alone; got {getattr(self, name)!r:.60}."
+                )
         return paper_graph(self.model, batch_size=self.size())
 
     def _module(self, module: nn.Module) -> _C.Graph:
@@ -142,11 +145,12 @@ class ModelRequest:
                 optimizer=self.optimizer,
                 trainable=self.trainable,
             )
-        except ArgumentError:
+        except PoetError:
             raise
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except Exception as error:  # the model's own, of whatever kind
+            what = str(error) if isinstance(error, _SPEAK_FOR_THEMSELVES) else repr(error)
             raise ArgumentError(
-                f"model: {type(module).__name__} cannot run on these inputs: {error}. Check that "
+                f"model: {type(module).__name__} cannot run on these inputs: {what}. Check that "
                 "model(*inputs) works, and that loss= takes its output."
             ) from error
 
@@ -159,6 +163,9 @@ class ModelRequest:
                     f"{_WHO_TAKES[name]}"
                 )
 
+
+# Errors whose text says what is wrong; of a KeyError, say, it is the key alone.
+_SPEAK_FOR_THEMSELVES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 
 _WHO_TAKES = {
     "inputs": "It goes with an nn.Module.",

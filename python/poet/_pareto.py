@@ -84,7 +84,8 @@ def pareto(
         paper=is_paper(graph),
     )
     if request.paper:
-        options = {"count": "activations", "cost_model": "paper"} | options
+        implied = {"count": "activations", "cost_model": "paper"}
+        options |= {name: options.get(name) or word for name, word in implied.items()}
     device = choose_device(platform, options.get("cost_model"), request.paper)
     step = request.graph_or(graph, open_cache(options.get("cache_dir", True)))
     count = options.get("count")

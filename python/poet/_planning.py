@@ -129,6 +129,8 @@ class StepPlanner:
     def _police(self, budget: int) -> None:
         if os.environ.get("POET_ONLINE") != "1" or budget == self._policed_bytes:
             return
+        if self._options.method != "poet":  # it trains under its own plans and no other method
+            return
         self._policed_bytes = budget
         self._session.set_budget(
             budget,
@@ -408,7 +410,7 @@ class StepPlanner:
         self._session.set_unplannable(variant)
         self.message = schedule.message or f"the planner ended with status {schedule.status}"
         if self._options.method != "poet":
-            self.no_plan = no_plan_error(schedule, budget)
+            self.no_plan = no_plan_error(schedule, budget, self._options.time_limit_s)
             raise self.no_plan
         plain_seconds = self._session.graph_of(variant).plain_seconds
         self._warn_without_plan(schedule, budget, plain_seconds)

@@ -174,7 +174,7 @@ def _draw_ops(axes: Any, line: Timeline) -> None:
             f"{label} ({len(spans)})",
         )
     axes.set_xlim(0, max(line.seconds, least) * 1.005 or 1)
-    axes.set_ylim(-2 * row, count + 2 * row)
+    axes.set_ylim(-1.5 * row, count + 0.5 * row)
     axes.set_ylabel("op of the step")
     _mark_phases(axes, line)
     axes.legend(loc="upper left", frameon=False, fontsize=9)

@@ -224,6 +224,18 @@ def solve(
         )
     flag(verbose, "verbose")
     if accounting == "original":
+        _check_original(
+            method=(method, "poet"),
+            minimize=(objective, Objective.ENERGY),
+            recompute=(recompute, True),
+            paging=(paging, None),
+            page_dir=(page_dir, None),
+            away_between_steps=(away_between_steps, None),
+            solver=(str(solver), "auto"),
+            deterministic=(deterministic, False),
+            slices=(slices, True),
+            starts=(list(starts), []),
+        )
         original: Any = solve_original(
             recorded,
             device,
@@ -440,6 +452,16 @@ def _starts(starts: object) -> Sequence[_C.Schedule]:
     raise ArgumentError(f"starts: expected a list of poet.Schedule; got {starts!r}.")
 
 
+def _check_original(**given: tuple[object, object]) -> None:
+    """Refuses what POET's own program does not know: (what was given, what that program has)."""
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ArgumentError(
+                f'{name}: expected it to be left out beside accounting="original", whose program '
+                f"is POET's own; got {value!r:.60}."
+            )
+
+
 def with_store(
     device: _C.DeviceProfile, paging: object, page_dir: object, cache: Cache | None
 ) -> _C.DeviceProfile:
@@ -453,8 +475,8 @@ def with_store(
                 "them out."
             )
         return device
-    if device.has_store and page_dir is None:
-        return device
+    if page_dir is None and (device.has_store or paging is None):
+        return device  # whether a disk was measured before must not decide what a plan may do
     if device.name != HOST:
         raise ArgumentError(
             f"page_dir: expected None beside platform={device.name!r}, whose store its device file "
@@ -462,8 +484,6 @@ def with_store(
             if page_dir is not None
             else f"paging: {device.name!r} has no store in its device file; got {paging!r}."
         )
-    if paging is None and page_dir is None:
-        return device  # whether a disk was measured before must not decide what a plan may do
     return store_speed(page_folder(page_dir), cache).on(device)
 
 

@@ -243,12 +243,15 @@ def _untouched(module: nn.Module, optimizer: object) -> Iterator[None]:
     modes = [(each, each.training) for each in module.modules()]
     groups = _kept_optimizer(optimizer)
     generators = (torch.get_rng_state(), random.getstate(), np.random.get_state())
+    own = [(generator, generator.get_state()) for generator in _generators(module)]
     try:
         yield
     finally:
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
         np.random.set_state(generators[2])
+        for generator, state in own:
+            generator.set_state(state)
         for tensor, before in zip(held, bits, strict=True):
             tensor.data.copy_(before)
         for parameter, gradient, requires_grad in gradients:
@@ -258,6 +261,25 @@ def _untouched(module: nn.Module, optimizer: object) -> Iterator[None]:
             each.training = training
         if isinstance(optimizer, torch.optim.Optimizer):
             _restore_optimizer(optimizer, groups)
+
+
+def _generators(module: nn.Module) -> list[torch.Generator]:
+    """Those that the modules keep as attributes, or in lists, tuples and dicts of these."""
+    found: list[torch.Generator] = []
+
+    def look(thing: object, depth: int = 3) -> None:
+        if isinstance(thing, torch.Generator):
+            found.append(thing)
+        elif depth and isinstance(thing, list | tuple | set):
+            for each in thing:
+                look(each, depth - 1)
+        elif depth and isinstance(thing, dict):
+            for each in thing.values():
+                look(each, depth - 1)
+
+    for each in module.modules():
+        look({name: value for name, value in vars(each).items() if name != "_modules"})
+    return list({id(generator): generator for generator in found}.values())
 
 
 def _kept_optimizer(optimizer: object) -> tuple[Any, ...]:

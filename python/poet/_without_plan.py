@@ -8,16 +8,21 @@ from poet._enums import Status
 from poet._errors import BudgetError
 
 
-def no_plan_error(schedule: _C.Schedule, budget: int) -> BudgetError:
+def no_plan_error(schedule: _C.Schedule, budget: int, time_limit_s: float) -> BudgetError:
     """What a named method raises that finds none.
 
     Args:
         schedule: of that method, without a plan.
         budget: in bytes.
+        time_limit_s: of the search.
     """
     least = schedule.least_ram_budget
     needs = "" if least is None else f" Its least budget is {least} bytes."
     advice = f"Give it {format_least_bytes(least)} or more" if least else "Give it more memory"
+    if schedule.status == Status.TIME_LIMIT:
+        advice = f"Give it more time (time_limit_s={time_limit_s:g})"
+        if least:
+            advice += f", {format_least_bytes(least)} or more"
     return BudgetError(
         f"method={schedule.method!r}: no plan within {budget} bytes ({format_bytes(budget)}), "
         f"status {schedule.status}: {schedule.message}.{needs} {advice}, or choose another method."

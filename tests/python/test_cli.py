@@ -75,7 +75,9 @@ def test_advice_is_in_the_words_of_the_command_line(
     assert "paging=True" not in said
 
 
-@pytest.mark.parametrize("command", ["solve", "trace", "pareto", "compare", "profile", "show"])
+@pytest.mark.parametrize(
+    "command", ["solve", "trace", "pareto", "compare", "profile", "show", "doctor"]
+)
 def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as info:
         run(command, "--help")
@@ -169,6 +171,12 @@ def test_pareto_and_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     curve = json.loads(capsys.readouterr().out)
     joules = [point["energy_joules"] for point in curve]
     assert joules == sorted(joules, reverse=True)
+    point = curve[0]  # graph="paper" implies the same figures as for poet solve
+    alone = poet.solve(
+        model="linear", platform="m4", graph="paper", ram_budget=point["ram_budget"], time_limit_s=5
+    )
+    assert point["energy_joules"] <= alone.energy_joules * (1 + 1e-9)
+    assert point["energy_joules"] >= (alone.bound or 0) * (1 - 1e-9)
     assert picture.stat().st_size > 0
     graph = tmp_path / "step.json"
     assert run("trace", "--model", "linear", "--out", str(graph), "--json") == 0
@@ -194,6 +202,12 @@ def test_compare_shows_methods_side_by_side(
     assert len(table.read_text(encoding="utf-8").splitlines()) == 7
     assert run("compare", *PAPER, "--budgets", "1,2", "--methods", "checkpoint_all") == 2
     assert run("compare", *PAPER, "--methods", "chen_cubic") == 1
+    capsys.readouterr()
+    refused = ("--methods", "page_all", "--no-paging")  # it does nothing else
+    assert run("compare", *PAPER, "--budgets", "70%", *refused) == 1
+    assert "page_all: method: " in capsys.readouterr().out
+    both = ("--methods", "page_all,checkpoint_all", "--no-paging")
+    assert run("compare", *PAPER, "--budgets", "1", *both) == 2, "what was asked is infeasible"
 
 
 @pytest.mark.parametrize("what", ["devices", "presets"])

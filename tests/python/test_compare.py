@@ -43,7 +43,8 @@ def test_the_table_explains_its_columns(comparison: poet.Comparison) -> None:
     head, *lines = str(comparison).splitlines()
     columns = head.split("  ")[0]
     assert columns == "method"
-    assert len([line for line in lines if line.startswith(METHODS)]) == len(comparison.rows)
+    rows = [line for line in lines if line.split("  ")[0] in METHODS]
+    assert len(rows) == len(comparison.rows)
     assert any(line.startswith("energy: ") for line in lines)
     assert "live peak" not in head
 
@@ -76,6 +77,19 @@ def test_what_makes_no_sense_is_said() -> None:
         poet.compare(graph=chain_graph(3), starts=[])
     with pytest.raises(poet.ArgumentError, match="live=True"):
         poet.compare(graph=chain_graph(3), live=True)
+    with pytest.raises(poet.ArgumentError, match="got platform='m4'"):
+        poet.compare(make_step, live=True, platform="m4")
+    with pytest.raises(poet.ArgumentError, match="got solver="):
+        poet.compare(make_step, live=True, solver="cbc")
+
+
+def test_what_was_refused_says_why() -> None:
+    options: dict[str, Any] = {"minimize": "memory", "budgets": ("70%",), "time_limit_s": 5}
+    found = poet.compare(graph=chain_graph(3), methods=("checkmate", "moccasin"), **options)
+    for row in found.rows:
+        assert row.status == "refused"
+        assert f'with the method "{row.method}", got "memory"' in row.message
+        assert f"{row.method}: {row.message}" in str(found)
 
 
 @pytest.mark.parametrize("budgets", ["70%", [], None, 5])

@@ -44,10 +44,10 @@ def test_a_row_says_what_keeping_everything_takes_and_the_least() -> None:
     graph = finetuning.recorded("linear", "whole")
     row = finetuning.measure(graph, "linear", "whole", "m4", 2.0)
     keep, least = row["keep_everything"], row["least"]
-    assert row["parameter_bytes"] >= 4 * 43_590
+    assert row["weight_bytes"] >= 4 * 43_590
     assert 0 < least["ram_bytes"] < keep["ram_bytes"]
     assert least["joules"] >= keep["joules"] and least["seconds"] >= keep["seconds"]
-    assert least["store_bytes"] > 0 and row["fits"]
+    assert least["store_bytes"] > 0 and row["fits_in_ram"]
     assert "least" in finetuning.line(row)
     last = finetuning.measure(finetuning.recorded("linear", "last layer"), "linear", "", "m4", 2.0)
     assert last["keep_everything"]["joules"] < keep["joules"]

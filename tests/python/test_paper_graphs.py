@@ -89,6 +89,14 @@ def test_the_originals_own_program_gives_its_verified_optima(row: dict[str, obje
     assert solution.peak_bytes <= solution.ram_budget
 
 
+@pytest.mark.parametrize(
+    "given", [{"method": "rotor"}, {"minimize": "time"}, {"paging": False}, {"recompute": False}]
+)
+def test_the_originals_own_program_takes_no_options_of_poets(given: dict[str, Any]) -> None:
+    with pytest.raises(poet.ArgumentError, match=r"expected it to be left out beside accounting="):
+        poet.solve(model="linear", graph="paper", accounting="original", platform="m4", **given)
+
+
 @pytest.mark.parametrize("platform", ["a72", "m4", "m0"])
 def test_page_ins_are_counted_here_which_forbids_plans_of_the_original(platform: str) -> None:
     """Its transformer at 90 % does not fit once page-ins count; another plan costs no more."""

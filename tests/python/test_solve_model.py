@@ -90,6 +90,49 @@ def test_a_model_that_cannot_run_says_why() -> None:
         poet.solve(model="linear", optimizer="adagrad")
     with pytest.raises(poet.ArgumentError, match="batch_size: expected None"):
         poet.solve(model=network(), inputs=torch.randn(4, 3, 8, 8), loss=loss, batch_size=3)
+    with pytest.raises(poet.ArgumentError, match="cannot run on these inputs: KeyError"):
+        poet.solve(model=network(), inputs=torch.randn(4, 3, 8, 8), loss=lambda y: {}["logits"])
+    with pytest.raises(poet.ArgumentError, match='beside graph="paper"'):
+        poet.solve(model="linear", platform="m4", graph="paper", optimizer="adam")
+
+
+class _OwnGenerator(nn.Module):
+    """Draws from generators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.generator = torch.Generator().manual_seed(3)
+        self.more = {"noise": [torch.Generator().manual_seed(4)]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn(x.shape, generator=self.generator)
+        return self.layer(x + noise * torch.rand(x.shape, generator=self.more["noise"][0]))
+
+
+def test_generators_of_the_modules_own_are_left_as_they_were() -> None:
+    net = _OwnGenerator()
+    states = [net.generator.get_state(), net.more["noise"][0].get_state()]
+    poet.solve(model=net, inputs=torch.ones(4, 8), loss=lambda y: y.square().mean())
+    assert torch.equal(net.generator.get_state(), states[0])
+    assert torch.equal(net.more["noise"][0].get_state(), states[1])
+
+
+def test_a_device_file_without_a_store_needs_no_word_about_paging(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "profiles" / "m4.toml").read_text(encoding="utf-8")
+    before, _, rest = text.partition("[store]")
+    rest = rest.partition("\n[")[2]
+    (tmp_path / "bare.toml").write_text(before + ("[" + rest if rest else ""), encoding="utf-8")
+    found = poet.solve(model="linear", platform=tmp_path / "bare.toml", time_limit_s=5)
+    assert found.device is not None and not found.device.has_store
+    assert found.energy_source == found.device.energy_source
+    with pytest.raises(poet.ArgumentError, match="has no store"):
+        poet.solve(model="linear", platform=tmp_path / "bare.toml", paging=True)
+
+
+def test_names_of_devices_in_another_case() -> None:
+    found = poet.solve(model="linear", platform="M4", time_limit_s=5)
+    assert found.device is not None and found.device.name == "m4"
 
 
 def test_what_model_may_be(tmp_path: Path) -> None:

@@ -63,12 +63,23 @@ TEST(EnergyBudget, ABoundAboveItIsAProof) {
   EXPECT_EQ(Schedule::fromJson(held.toJson()).toJson(), held.toJson());
 }
 
+TEST(EnergyBudget, ABoundOverAllBesideTheCandidatesIsOneToo) {
+  Schedule plan = planned();
+  plan.status = Status::kFeasible;
+  plan.bound_all = plan.bound;
+  plan.bound_scope = "candidates";
+  const Schedule held = withinEnergy(plan, 5.5);
+  EXPECT_EQ(held.status, Status::kInfeasible);
+  EXPECT_THAT(held.message, HasSubstr("every schedule takes"));
+}
+
 TEST(EnergyBudget, WithoutAProofItIsNotCalledInfeasible) {
   for (const bool candidates : {true, false}) {
     Schedule plan = planned();
     plan.status = Status::kFeasible;
     if (candidates) {
       plan.bound_scope = "candidates";
+      plan.bound_all.reset();
     } else {
       plan.bound = 5.2;
     }
