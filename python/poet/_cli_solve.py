@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from poet._budgets import format_bytes, format_seconds
@@ -94,6 +95,7 @@ def _add_solve(commands: Commands) -> None:
         default="poet",
         help="original: memory and time as POET's own program counts them, with --graph paper",
     )
+    _add_original_words(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--out", metavar="FILE", help="write the plan, its step and its device")
     group.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf)")
@@ -101,6 +103,23 @@ def _add_solve(commands: Commands) -> None:
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
     group.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_run_solve)
+
+
+def _add_original_words(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of POET's own script")
+    group.add_argument("--remat", action="store_true", help="plans may run ops again: the default")
+    group.add_argument("--use-actual-gurobi", action="store_true", help="is --solver gurobi")
+    group.add_argument("--mem-power-scale", type=float, default=1.0, metavar="X", help="1")
+    group.add_argument(
+        "--print-graph-info", action="store_true", help="print what the plain step takes"
+    )
+    group.add_argument("--print-power-costs", action="store_true", help="print what each op takes")
+    group.add_argument("--plot-directory", metavar="DIR", help="draw the plan into DIR/plan.png")
+
+
+def _original_words(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("mem_power_scale", "use_actual_gurobi", "print_graph_info", "print_power_costs")
+    return {name: getattr(options, name) for name in names}
 
 
 def _run_solve(options: argparse.Namespace) -> int:
@@ -113,6 +132,7 @@ def _run_solve(options: argparse.Namespace) -> int:
         slices=not options.no_slices,
         **solve_options(options),
         **training_options(options),
+        **_original_words(options),
     )
     if options.json:
         print_json(as_record(schedule))
@@ -122,6 +142,10 @@ def _run_solve(options: argparse.Namespace) -> int:
         save_all(schedule, options.out)
     if schedule.has_plan and options.plot:
         schedule.plot(options.plot)
+    if schedule.has_plan and options.plot_directory:
+        folder = Path(options.plot_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        schedule.plot(folder / "plan.png")
     if schedule.has_plan and options.perfetto:
         schedule.to_perfetto(options.perfetto)
     return exit_code(schedule)

@@ -153,7 +153,7 @@ def pareto(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    known = set(inspect.signature(solve).parameters) - _OF_EACH_POINT
+    known = set(inspect.signature(solve).parameters) - _OF_EACH_POINT - {"of_the_original"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise ArgumentError(

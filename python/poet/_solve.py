@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from poet._methods import check_method
 from poet._models import ModelRequest, is_paper
 from poet._names import not_one_of
 from poet._original import solve_original
+from poet._original_words import as_flag, read_original_words
 from poet._profile import with_known_times, with_known_watts
 from poet._progress import SearchBar
 from poet._results import SearchPoint
@@ -40,12 +42,12 @@ _SLICE = 0.25
 
 
 def solve(
-    *,
     model: object = None,
-    graph: _C.Graph | str | os.PathLike[str] | None = None,
     platform: str | os.PathLike[str] = "host",
     ram_budget: ByteBudget | None = None,
     runtime_budget: TimeBudget | None = None,
+    *,
+    graph: _C.Graph | str | os.PathLike[str] | None = None,
     deadline: TrainingDeadline | None = None,
     steps: int | None = None,
     epochs: int | None = None,
@@ -58,8 +60,8 @@ def solve(
     page_dir: str | os.PathLike[str] | None = None,
     away_between_steps: bool | None = None,
     time_limit_s: float = 60,
-    solve_threads: int = 1,
-    solver: str = "auto",
+    solve_threads: int | None = 1,
+    solver: str | None = "auto",
     deterministic: bool = False,
     batch_size: int | None = None,
     inputs: object = None,
@@ -74,6 +76,7 @@ def solve(
     starts: Sequence[_C.Schedule] = (),
     verbose: bool = False,
     on_progress: Callable[[SearchPoint], object] | None = None,
+    **of_the_original: object,
 ) -> _C.Schedule:
     """Decides when to keep, free, recompute and page every intermediate value of a training step.
 
@@ -156,6 +159,10 @@ def solve(
         verbose: shows a progress bar with the best plan, the bound and the gap.
         on_progress: called with a `poet.SearchPoint` for each better plan and each better bound.
             What it raises ends the search and comes out unchanged.
+        **of_the_original: words of POET's own `solve()`: `remat` is `recompute` here,
+            `use_actual_gurobi=True` is solver="gurobi", `print_graph_info` and `print_power_costs`
+            print, `mem_power_scale` may be 1. It takes 1 and 0 for True and False, None as `solver`
+            and `solve_threads`, and its first four arguments by position; so does this one.
 
     Returns:
         The best schedule found; `Schedule.status` says what it is worth, `Schedule.history` how the
@@ -179,10 +186,12 @@ def solve(
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """
-    chosen = parse_solver(solver)
+    old = read_original_words(of_the_original, list(inspect.signature(solve).parameters))
+    recompute = as_flag(recompute, "recompute") and old.recompute
+    paging = None if paging is None else as_flag(paging, "paging")
+    chosen = Solver.GUROBI if old.gurobi else parse_solver("auto" if solver is None else solver)
     if chosen is not Solver.AUTO:
         check_solver(chosen, worker_path())
-    flag(recompute, "recompute")
     objective = parse_objective(minimize)
     share = step_share(
         deadline=deadline,
@@ -198,10 +207,7 @@ def solve(
     cache = open_cache(cache_dir)
     request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
     _check_accounting(accounting, request.paper, share)
-    if on_progress is not None and not callable(on_progress):
-        raise ArgumentError(
-            f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
-        )
+    _check_callback(on_progress)
     device = choose_device(platform, cost_model, request.paper)
     device = with_store(with_known_watts(device, cache), paging, page_dir, cache)
     step = request.graph_or(graph, cache)
@@ -209,6 +215,7 @@ def solve(
         step, about_times = with_known_times(step, cache)
         share = share.noted(about_times)
     recorded = on_device(step, device, count, request.paper)
+    old.tell(recorded, device)
     elsewhere = device.name != HOST
     away = elsewhere if away_between_steps is None else away_between_steps
     flag(away, "away_between_steps")
@@ -256,7 +263,11 @@ def solve(
         "deterministic": deterministic,
         "time_limit_s": seconds,
         "solve_threads": whole_number(
-            solve_threads, "solve_threads", "a number of threads", least=1, most=_MOST_THREADS
+            1 if solve_threads is None else solve_threads,
+            "solve_threads",
+            "a number of threads",
+            least=1,
+            most=_MOST_THREADS,
         ),
         "starts": _starts(starts),
         "solver": chosen,
@@ -450,6 +461,13 @@ def _starts(starts: object) -> Sequence[_C.Schedule]:
     if isinstance(starts, list | tuple) and all(isinstance(each, _C.Schedule) for each in starts):
         return starts
     raise ArgumentError(f"starts: expected a list of poet.Schedule; got {starts!r}.")
+
+
+def _check_callback(on_progress: object) -> None:
+    if on_progress is not None and not callable(on_progress):
+        raise ArgumentError(
+            f"on_progress: expected a function of a poet.SearchPoint, or None; got {on_progress!r}."
+        )
 
 
 def _check_original(**given: tuple[object, object]) -> None:

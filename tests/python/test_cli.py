@@ -128,6 +128,24 @@ def test_what_cannot_be_written_is_found_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_words_of_the_originals_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--runtime-budget", "1.5", "--remat", "--mem-power-scale", "1")
+    told = (
+        "--print-graph-info",
+        "--print-power-costs",
+        "--plot-directory",
+        str(tmp_path / "drawn"),
+    )
+    assert run("solve", *PAPER, "--ram-budget", "3708", *words, *told) == 0
+    out = capsys.readouterr().out
+    assert "The plain step on m4: " in out and "LinearLayer" in out
+    assert (tmp_path / "drawn" / "plan.png").stat().st_size > 1000
+    assert run("solve", *PAPER, "--mem-power-scale", "2") == 1
+    assert "mem_power_scale: expected 1" in capsys.readouterr().err
+
+
 def test_a_plan_can_go_into_a_pipe(tmp_path: Path) -> None:
     """What is no regular file is written into, and stays what it is."""
     pipe = tmp_path / "pipe"

@@ -130,6 +130,21 @@ def test_a_device_file_without_a_store_needs_no_word_about_paging(tmp_path: Path
         poet.solve(model="linear", platform=tmp_path / "bare.toml", paging=True)
 
 
+def test_the_originals_arguments_keep_their_places_and_meanings() -> None:
+    old: dict[str, Any] = {"paging": 1, "remat": 1, "solver": None, "solve_threads": None}
+    found = poet.solve("linear", "m4", 3708, 1.5, **old, graph="paper")
+    same = poet.solve(
+        model="linear", platform="m4", ram_budget=3708, runtime_budget=1.5, graph="paper"
+    )
+    assert found.energy_joules == same.energy_joules
+    none = poet.solve("linear", "m4", "50%", paging=0, remat=0, graph="paper", time_limit_s=5)
+    assert not none.has_plan, "nothing makes room"
+    with pytest.raises(TypeError, match="Did you mean 'method'"):
+        poet.solve("linear", "m4", methd="rotor")
+    with pytest.raises(poet.ArgumentError, match="remat: expected True or False"):
+        poet.solve("linear", "m4", remat=5)
+
+
 def test_names_of_devices_in_another_case() -> None:
     found = poet.solve(model="linear", platform="M4", time_limit_s=5)
     assert found.device is not None and found.device.name == "m4"
