@@ -1,5 +1,6 @@
 // After the step: what recorder.cpp noted of it becomes a Recording.
 #include <algorithm>
+#include <tuple>
 
 #include "trace/flops.h"
 #include "trace/recorder.h"
@@ -48,9 +49,11 @@ void Recorder::labelValues() {
 }
 
 // Storages that no op touched: those that died in the step become values, the others are the base.
-// Returns its bytes.
+// Returns its bytes. They are known in the order in which the program's objects lie in memory,
+// which is another one in each process: two recordings of a step are to be the same graph.
 int64_t Recorder::addUntouched() {
   int64_t base = inherited_base_bytes_;
+  const size_t first = values_.size();
   for (const Known& known : known_) {
     if (known.touched) continue;
     if (!known.death.valid()) {
@@ -64,6 +67,10 @@ int64_t Recorder::addUntouched() {
     value.evictable = false;
     values_.push_back(std::move(value));
   }
+  std::sort(values_.begin() + static_cast<std::ptrdiff_t>(first), values_.end(),
+            [](const Value& a, const Value& b) {
+              return std::tuple(a.death, a.bytes, a.kind) < std::tuple(b.death, b.bytes, b.kind);
+            });
   return base;
 }
 

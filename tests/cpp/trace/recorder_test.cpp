@@ -437,6 +437,30 @@ TEST_F(RecorderTest, KnownStoragesThatNoOpTouchesAreTheBase) {
   EXPECT_EQ(value(in(0)).kind, ValueKind::kInput);
 }
 
+// Python knows its tensors in the order in which they lie in memory.
+TEST_F(RecorderTest, TheOrderInWhichStoragesAreKnownIsNoPartOfTheGraph) {
+  std::vector<std::string> graphs;
+  for (const bool turned : {false, true}) {
+    std::vector<at::Tensor> old = {at::zeros({500}), at::zeros({64}), at::zeros({5})};
+    std::vector<KnownStorage> all = {known(x_, ValueKind::kInput)};
+    for (const at::Tensor& t : old) all.push_back(known(t, ValueKind::kGradient));
+    if (turned) std::reverse(all.begin(), all.end());
+    record(
+        [&] {
+          x_.neg();
+          old[1].reset();
+          x_.abs();
+          old.clear();
+          x_.sin();
+        },
+        all);
+    std::vector<Op> ops = graph().ops();
+    for (Op& op : ops) op.seconds = 0;
+    graphs.push_back(Graph(std::move(ops), graph().values(), graph().baseBytes()).toJson());
+  }
+  EXPECT_EQ(graphs[0], graphs[1]);
+}
+
 TEST_F(RecorderTest, SmallThingsFromOutsideStayToTheEnd) {
   record([&] {
     { const at::Tensor number = x_.mul(3.5); }
