@@ -19,13 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from _architectures import ARCHITECTURES, MICRO_BATCHES
+from _coop_networks import COOP_NETWORKS
 from torch import Tensor
 
 import poet
 import steps
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "build" / "planner-graphs"
-TRACED = {name: steps.ARCHITECTURES[name] for name in ("resnet18", "gpt2", "bert")} | ARCHITECTURES
+TRACED = {name: steps.ARCHITECTURES[name] for name in ("resnet18", "gpt2", "bert")}
+TRACED |= ARCHITECTURES | COOP_NETWORKS
 WITH_OPTIMIZER = ("resnet18+adamw", "gpt2+adamw", "bert+adamw")
 NAMES = (*TRACED, *WITH_OPTIMIZER)
 _WARM_UP = 2
