@@ -4,6 +4,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "methods/coarse_plan.h"
 #include "methods/every_method.h"
 #include "methods/moccasin.h"
 #include "methods/poet_paper.h"
@@ -17,6 +18,13 @@ template <Schedule (*kPlan)(const Graph&, const DeviceProfile&, const SolveOptio
 Schedule atOnce(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
                 const IncumbentCallback&, const ProgressCallback&) {
   return kPlan(graph, profile, options);
+}
+
+// One whose program is too large for more ops than there need be.
+template <methods::PlanFunction kPlan>
+Schedule coarsely(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+                  const IncumbentCallback&, const ProgressCallback&) {
+  return methods::planCoarse(graph, profile, options, kPlan);
 }
 
 Schedule moccasin(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
@@ -96,18 +104,18 @@ std::vector<Method> makeMethods() {
       {"checkmate", "Jain et al. 2020", "the dense T x T program, its LP rounding for large steps",
        without(&MethodTraits::least_memory,
                {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true}),
-       &atOnce<&methods::planCheckmate>},
+       &coarsely<&methods::planCheckmate>},
       {"page_all",
        "Patil et al. 2022",
        "pages every activation that backward reads",
        {.pages = true},
        &atOnce<&methods::planPageAll>},
       {"poet_remat_only", "Patil et al. 2022", "the dense program without paging",
-       without(&MethodTraits::pages, kDense), &atOnce<&methods::planPoetRematOnly>},
+       without(&MethodTraits::pages, kDense), &coarsely<&methods::planPoetRematOnly>},
       {"poet_page_only", "Patil et al. 2022", "the dense program without recompute",
-       without(&MethodTraits::recomputes, kDense), &atOnce<&methods::planPoetPageOnly>},
+       without(&MethodTraits::recomputes, kDense), &coarsely<&methods::planPoetPageOnly>},
       {"poet_paper", "Patil et al. 2022", "the dense program with paging, energy and time rows",
-       kDense, &atOnce<&solvePoetPaper>},
+       kDense, &coarsely<&solvePoetPaper>},
       {"moccasin", "Bartan et al. 2023", "retention intervals in a constraint program",
        without(&MethodTraits::least_memory,
                {.recomputes = true, .compute_aware = true, .memory_aware = true, .deadline = true}),

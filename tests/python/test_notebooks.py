@@ -20,7 +20,6 @@ def test_there_is_a_quickstart_without_outputs() -> None:
             assert not cell.get("outputs"), f"{path.name}: clear the outputs before a commit"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

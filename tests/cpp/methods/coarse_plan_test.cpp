@@ -1,0 +1,53 @@
+// A method's plan of the coarse step against its plan of the step itself.
+#include "methods/coarse_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/coarsening.h"
+#include "methods/poet_paper.h"
+#include "support/random_graph.h"
+#include "schedule/simulator.h"
+#include "support/property_cases.h"
+
+namespace poet::testing {
+namespace {
+
+SolveOptions within(int64_t budget) {
+  SolveOptions options;
+  options.ram_budget_bytes = budget;
+  options.time_limit_seconds = 20;
+  return options;
+}
+
+TEST(CoarsePlan, IsOneOfTheStepAndCostsNoMore) {
+  const DeviceProfile profile = hostProfile();
+  int coarser = 0, planned = 0, same = 0;
+  for (int seed = 0; seed < propertyCases(20); ++seed) {
+    SCOPED_TRACE(seed);
+    RandomGraphOptions graph_options;
+    graph_options.view = graph_options.in_place = 0.3;
+    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 91000, graph_options);
+    const int64_t plain = simulatePlain(graph, profile).peak_bytes;
+    const SolveOptions options = within(std::max<int64_t>(1, plain * (70 + seed % 30) / 100));
+    const Schedule fine = solvePoetPaper(graph, profile, options);
+    const Schedule found = methods::planCoarse(graph, profile, options, &solvePoetPaper);
+    coarser += Coarsening(graph, RecipeTable(graph)).graph().numOps() < graph.numOps();
+    EXPECT_EQ(found.graph_signature, graph.signature());
+    EXPECT_EQ(found.num_ops, graph.numOps());
+    EXPECT_EQ(found.method, "poet_paper");
+    if (!fine.hasPlan()) continue;
+    ASSERT_TRUE(found.hasPlan()) << found.message;
+    ++planned;
+    const SimulationResult simulated = simulate(graph, found, profile);
+    EXPECT_LE(simulated.peak_bytes, options.ram_budget_bytes);
+    EXPECT_EQ(simulated.peak_bytes, found.peak_bytes);
+    EXPECT_LE(*found.bound, found.energy_joules * (1 + 1e-9));
+    same += found.energy_joules <= fine.energy_joules * (1 + 1e-6);
+  }
+  EXPECT_GT(coarser, propertyCases(20) / 6);
+  EXPECT_GT(planned, propertyCases(20) / 6);
+  EXPECT_GE(same, planned * 9 / 10) << "views that are replayed beside a recipe cost their seconds";
+}
+
+}  // namespace
+}  // namespace poet::testing
