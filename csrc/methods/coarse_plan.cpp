@@ -46,7 +46,8 @@ Schedule planCoarse(const Graph& graph, const DeviceProfile& profile, const Solv
   const Schedule found = plan(coarsening.graph(), profile, options);
   if (!found.hasPlan()) return asOfTheStep(found, graph, coarsening);
   const RecipeTable coarse_table(coarsening.graph());
-  const planner::ProblemOptions every{.objective = options.minimize, .coarsening = &coarsening};
+  const planner::ProblemOptions every{
+      .objective = options.minimize, .paging = profile.hasStore(), .coarsening = &coarsening};
   const Problem coarse(coarsening.graph(), coarse_table, profile, every);
   const planner::Refinement refinement(coarse, coarsening, fine_table, every);
   const std::optional<planner::ReplayPlan> replays = planner::readActions(coarse, found);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,62 @@ def test_every_method_trains_to_the_same_bits(kind: str, method: str, page_dir: 
     assert stats.departures == 0, stats.last_departure
     assert differences(state, case.state()) == []
     assert [str(r) for r in under_plan] == [str(r) for r in results]
+
+
+def _small_training() -> tuple[Callable[..., torch.Tensor], Callable[[], list[torch.Tensor]]]:
+    """A step of three layers, and what it leaves behind."""
+    torch.manual_seed(0)
+    layers = [m for _ in range(3) for m in (torch.nn.Linear(32, 32), torch.nn.Tanh())]
+    net = torch.nn.Sequential(*layers, torch.nn.Dropout(0.2))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def left() -> list[torch.Tensor]:
+        gradients = [p.grad for p in net.parameters() if p.grad is not None]
+        return [*net.parameters(), *gradients, torch.get_rng_state()]
+
+    return train_step, left
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("method", DENSE)
+def test_every_dense_program_trains_to_the_same_bits(method: str, page_dir: Path) -> None:
+    batches = [torch.randn(512, 32) for _ in range(CALLS)]
+    plain_step, plain_left = _small_training()
+    torch.manual_seed(1)
+    wanted = [plain_step(batch).item() for batch in batches]
+    wanted_state = [t.clone() for t in plain_left()]
+    graph = poet.trace(_small_training()[0], batches[0])
+    budget = graph.base_bytes + (graph.plain_peak_bytes() - graph.base_bytes) * 3 // 4
+    del plain_step, plain_left
+    gc.collect()
+    train_step, left = _small_training()
+    torch.manual_seed(1)
+    with poet.wrap(
+        train_step,
+        ram_budget=budget,
+        method=method,
+        paging=method in PAGING,
+        page_dir=page_dir if method in PAGING else None,
+        background=False,
+        time_limit_s=30,
+        cache_dir=None,
+    ) as step:
+        found = [step(batch).item() for batch in batches]
+        schedule, stats = step.schedule, step.stats
+    assert schedule is not None
+    assert schedule.method == method
+    assert any(action.kind != poet.ActionKind.FREE for action in schedule.actions), "it has to act"
+    assert stats.followed_steps >= 2
+    assert stats.departures == 0, stats.last_departure
+    assert found == wanted
+    assert all(torch.equal(a, b) for a, b in zip(left(), wanted_state, strict=True))
 
 
 def test_without_a_plan_a_named_method_does_not_train() -> None:
