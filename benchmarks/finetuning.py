@@ -25,6 +25,7 @@ from torch import nn
 import poet
 from _adapters import add_adapters
 from _data import build
+from poet._budgets import format_bytes
 from poet._models import ModelRequest
 from poet._presets import find_preset
 from poet._solve import choose_device, on_device
@@ -143,6 +144,33 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table, least RAM beside keeping everything."""
+    lines = [
+        "# Fine-tuning on microcontrollers",
+        "",
+        "Written by `benchmarks/finetuning.py` from `benchmarks/data/finetuning.json`. One step, "
+        "batch size 1, SGD, everything counted:",
+        "the least RAM that a plan was found for, what its store must hold meanwhile, energy and "
+        "time, and beside it what keeping",
+        "everything in RAM takes.",
+        "Neither network fits a board's own RAM or flash: the store is a card.",
+        "",
+        "| model | trained | board | weights | keep everything: RAM, J, s "
+        "| least RAM | store | J | s | fits RAM |",
+        "|---" * 10 + "|",
+    ]
+    for row in rows:
+        keep, least = row["keep_everything"], row["least"]
+        kept = f"{format_bytes(keep['ram_bytes'])}, {keep['joules']:.4g}, {keep['seconds']:.4g}"
+        sizes = [format_bytes(least[name]) for name in ("ram_bytes", "store_bytes")]
+        costs = [f"{least[name]:.4g}" for name in ("joules", "seconds")]
+        weights = format_bytes(row["weight_bytes"])
+        cells = [row["model"], row["way"], row["board"], weights, kept, *sizes, *costs]
+        lines.append(f"| {' | '.join(cells)} | {'yes' if row['fits_in_ram'] else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measures what is asked for and not known yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -151,6 +179,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--boards", nargs="+", choices=poet.device_names(), default=list(BOARDS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of two searches a row")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table there")
     options = parser.parse_args()
     rows = json.loads(options.out.read_text(encoding="utf-8")) if options.out.is_file() else []
     rows = [row for row in rows if row.get("build") == build()]
@@ -165,6 +194,9 @@ def main() -> None:
                 print(line(rows[-1]), file=sys.stderr, flush=True)
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    planned = [row for row in rows if row["least"]["ram_bytes"] is not None]
+    if options.page:
+        options.page.write_text(page(planned), encoding="utf-8")
     without = sum(row["least"]["ram_bytes"] is None for row in rows)
     print(json.dumps({"values": {BOUND: without}, "rows": len(rows)}))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import poet
 from _data import build
+from poet._budgets import format_bytes
 from poet._models import ModelRequest
 from poet._presets import find_preset
 
@@ -78,6 +79,40 @@ def line(row: dict[str, Any]) -> str:
     return text + str(row["message"])
 
 
+def cell(row: dict[str, Any] | None) -> str:
+    """One cell of the page."""
+    if row is None:
+        return "not run"
+    if row["energy_joules"] is None:
+        least = row["least_ram_budget"]
+        needs = "" if least is None else f", least {format_bytes(least)}"
+        return f"{row['status']}{needs} ({row['seconds']:.1f} s)"
+    gap = "" if not row["gap"] else f", gap {100 * row['gap']:.2f} %"
+    return f"{row['status']}{gap} ({row['seconds']:.1f} s)"
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table: models and devices down, budgets across."""
+    found = {(row["model"], row["platform"], row["budget"]): row for row in rows}
+    budgets = [share or "ram" for share in SHARES]
+    titles = [name if name != "ram" else "the device's RAM" for name in budgets]
+    lines = [
+        "# Presets on devices",
+        "",
+        "Written by `benchmarks/presets.py` from `benchmarks/data/presets.jsonl`, which has "
+        "joules, seconds and bounds of each cell:",
+        "forward, backward and SGD of one input, everything counted, "
+        f"{SECONDS:g} s for each search. Budgets are shares of the plain peak.",
+        "",
+        f"| preset | device | {' | '.join(titles)} |",
+        "|---" * (2 + len(budgets)) + "|",
+    ]
+    for model, platform in dict.fromkeys((row["model"], row["platform"]) for row in rows):
+        cells = [cell(found.get((model, platform, budget))) for budget in budgets]
+        lines.append(f"| {model} | {platform} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measures what is asked for and not known yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -85,6 +120,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every preset on every device")
     parser.add_argument("--only", nargs="+", choices=poet.preset_names())
     parser.add_argument("--platforms", nargs="+", choices=poet.device_names())
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table there")
     options = parser.parse_args()
     originals = [name for name in poet.preset_names() if find_preset(name).paper_graph]
     models = options.only or (poet.preset_names() if options.all else originals)
@@ -108,6 +144,8 @@ def main() -> None:
     asked_cells = [
         row for row in cells.values() if row["model"] in models and row["platform"] in platforms
     ]
+    if options.page:
+        options.page.write_text(page(asked_cells), encoding="utf-8")
     failed = sum(not row["passes"] for row in asked_cells)
     print(json.dumps({"values": {BOUND: failed}, "cells": len(asked_cells)}))
 

@@ -466,20 +466,51 @@ void offerSmallest(const ChainPrograms& programs, PlanChoice& choice) {
   }
 }
 
-// A program counts in slots of its own budget, so that one made for the plain peak knows little of
-// small budgets. The same budgets whatever was asked for: what is reported as the least is met.
-void offerSmallest(const Problem& problem, const std::vector<Chain>& chains,
-                   ChainProgramOptions asked, int64_t plain_bytes, PlanChoice& choice) {
-  asked.budget_bytes = plain_bytes;
-  offerSmallest(ChainPrograms(problem, chains, asked), choice);
-  const int64_t room = std::max<int64_t>(0, plain_bytes - problem.floor_bytes);
-  for (int i = 0; i < kSmallerBudgets && !choice.deadline().over(); ++i) {
-    asked.budget_bytes = std::max<int64_t>(1, problem.floor_bytes + room * i / kSmallerBudgets);
-    const ChainPrograms programs(problem, chains, asked);
-    offerPlans(programs, asked.budget_bytes, false, choice);
-    offerSmallest(programs, choice);
+// The plans of programs for one budget.
+class ChainPlans {
+ public:
+  ChainPlans(const Problem& problem, const std::vector<Chain>& chains, bool offload,
+             PlanChoice& choice)
+      : problem_(problem), chains_(chains), offload_(offload), choice_(choice) {}
+
+  // `budget_bytes`: the programs'; plans are corrected until they keep `most_bytes`.
+  void offer(int64_t budget_bytes, int64_t most_bytes) {
+    // With channels a transfer may cost nothing, or all of its time: the simulator decides.
+    const bool overlaps = offload_ && problem_.profile().dma_channels > 0;
+    for (const double share :
+         overlaps ? std::vector<double>{0, 0.25, 0.5, 1} : std::vector<double>{1}) {
+      const ChainPrograms programs = within(budget_bytes, share);
+      offerPlans(programs, most_bytes, false, choice_);
+      if (overlaps) offerPlans(programs, most_bytes, true, choice_);
+    }
   }
-}
+
+  // A program counts in slots of its own budget, so that one made for the plain peak knows little
+  // of small budgets. The same budgets whatever was asked for: what is reported as the least is
+  // met.
+  void offerSmallest(int64_t plain_bytes) {
+    poet::methods::offerSmallest(within(plain_bytes, 1), choice_);
+    const int64_t room = std::max<int64_t>(0, plain_bytes - problem_.floor_bytes);
+    for (int i = 0; i < kSmallerBudgets && !choice_.deadline().over(); ++i) {
+      const int64_t budget =
+          std::max<int64_t>(1, problem_.floor_bytes + room * i / kSmallerBudgets);
+      offer(budget, budget);
+      poet::methods::offerSmallest(within(budget, 1), choice_);
+    }
+  }
+
+ private:
+  ChainPrograms within(int64_t budget_bytes, double transfer_share) const {
+    return ChainPrograms(
+        problem_, chains_,
+        {.budget_bytes = budget_bytes, .offload = offload_, .transfer_share = transfer_share});
+  }
+
+  const Problem& problem_;
+  const std::vector<Chain>& chains_;
+  const bool offload_;
+  PlanChoice& choice_;
+};
 
 }  // namespace
 
@@ -496,20 +527,9 @@ Schedule planChains(const Graph& graph, const DeviceProfile& profile, const Solv
   for (const Chain& chain : chains) keep_all.push_back(stepsThatKeepAll(chain.size()));
   choice.offer(planOfChains(problem, chains, keep_all));
   const int64_t plain = simulatePlain(graph, profile).peak_bytes;
-  ChainProgramOptions asked{.budget_bytes = std::min(options.ram_budget_bytes, plain),
-                            .offload = offload};
-  // With channels a transfer may cost nothing, or all of its time: the simulator decides.
-  const bool overlaps = offload && profile.dma_channels > 0;
-  for (const double share :
-       overlaps ? std::vector<double>{0, 0.25, 0.5, 1} : std::vector<double>{1}) {
-    asked.transfer_share = share;
-    const ChainPrograms programs(problem, chains, asked);
-    offerPlans(programs, options.ram_budget_bytes, false, choice);
-    if (overlaps) offerPlans(programs, options.ram_budget_bytes, true, choice);
-  }
-  if (!choice.any() || options.minimize == Objective::kMemory) {
-    offerSmallest(problem, chains, asked, plain, choice);
-  }
+  ChainPlans plans(problem, chains, offload, choice);
+  plans.offer(std::min(options.ram_budget_bytes, plain), options.ram_budget_bytes);
+  if (!choice.any() || options.minimize == Objective::kMemory) plans.offerSmallest(plain);
   return choice.finish("the least of its plans over the step's cut vertices");
 }
 

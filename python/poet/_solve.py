@@ -235,7 +235,7 @@ def solve(
             method=(method, "poet"),
             minimize=(objective, Objective.ENERGY),
             recompute=(recompute, True),
-            paging=(paging, None),
+            paging=(None if paging else paging, None),
             page_dir=(page_dir, None),
             away_between_steps=(away_between_steps, None),
             solver=(str(solver), "auto"),

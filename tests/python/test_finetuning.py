@@ -53,6 +53,22 @@ def test_a_row_says_what_keeping_everything_takes_and_the_least() -> None:
     assert last["keep_everything"]["joules"] < keep["joules"]
 
 
+DATA = Path(finetuning.__file__).parent / "data"
+
+
+def test_the_pages_are_those_of_the_data() -> None:
+    rows = json.loads((DATA / "finetuning.json").read_text(encoding="utf-8"))
+    cells = [json.loads(line) for line in (DATA / "presets.jsonl").open(encoding="utf-8")]
+    pages = {"finetuning": finetuning.page(rows), "presets": presets.page(cells)}
+    for name, page in pages.items():
+        lines = [line for line in page.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1
+        written = DATA.parents[1] / "docs" / f"{name}.md"
+        assert written.read_text(encoding="utf-8") == page
+    assert "not run" not in pages["presets"]
+    assert len(cells) == 8 * 5 * 5
+
+
 def test_rows_that_are_known_are_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
