@@ -46,7 +46,7 @@ def test_a72_draws_its_own_watts_in_the_new_model_and_49_9_in_the_papers() -> No
 
 
 @pytest.mark.parametrize(
-    ("got", "near"), [("m5", "'m4'"), ("jetson", "'jetsontx2'"), ("RP2040", "'rp2040'")]
+    ("got", "near"), [("m5", "'m4'"), ("jetson", "'jetsontx2'"), ("RP2041", "'rp2040'")]
 )
 def test_an_unknown_name_offers_the_nearest(got: str, near: str) -> None:
     with pytest.raises(poet.ArgumentError) as info:
@@ -71,6 +71,7 @@ DAMAGE = [
     ('basis = "datasheet", source = "nrf52840" }', 'source = "nrf52840" }', "memory", "basis"),
     ('ram_bytes = { value = 262144, basis = "datasheet", source = "nrf52840"',
      'ram_bytes = { value = 262144, basis = "datasheet", source = "hearsay"', "memory", "hearsay"),
+    ("compute_watts = { value = 0.0109824,", "compute_watts = { value = 0,", "power", "0"),
     ('kernels = "direct"', 'kernels = "magic"', "kernels", "magic"),
     ("dma_channels = { value = 0,", "dma_channels = { value = 0.5,", "store.dma_channels", "0.5"),
 ]  # fmt: skip

@@ -332,11 +332,11 @@ def test_arguments_that_make_no_sense_are_refused(
         poet.solve(**arguments | wrong)
 
 
-def test_only_keywords_are_taken(graph: poet.Graph) -> None:
+def test_behind_the_originals_four_only_keywords_are_taken(graph: poet.Graph) -> None:
     with pytest.raises(TypeError):
-        poet.solve(graph)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        poet.solve(graph=graph, budget=3)  # type: ignore[call-arg]
+        poet.solve(graph, "host", "80%", None, graph)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'budget'"):
+        poet.solve(graph=graph, budget=3)
 
 
 def test_a_graph_file_that_holds_no_graph_is_refused(tmp_path: Path, graph: poet.Graph) -> None:
