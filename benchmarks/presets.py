@@ -85,7 +85,7 @@ def cell(row: dict[str, Any] | None) -> str:
         return "not run"
     if row["energy_joules"] is None:
         least = row["least_ram_budget"]
-        needs = "" if least is None else f", least {format_bytes(least)}"
+        needs = "" if least is None else f", least found {format_bytes(least)}"
         return f"{row['status']}{needs} ({row['seconds']:.1f} s)"
     gap = "" if not row["gap"] else f", gap {100 * row['gap']:.2f} %"
     return f"{row['status']}{gap} ({row['seconds']:.1f} s)"

@@ -472,7 +472,10 @@ Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
     return Problem(graph, table, profile, problemOptions(0, options, firstOf(all, count)))
         .floor_bytes;
   };
-  size_t count = fewestAway(all.size(), options.ram_budget_bytes, floorWith);
+  // The least peak is that of every schedule, with whatever may be away.
+  size_t count = options.minimize == Objective::kMemory
+                     ? all.size()
+                     : fewestAway(all.size(), options.ram_budget_bytes, floorWith);
   Schedule schedule;
   for (;; count = moreAway(count, all.size())) {
     const bool last = count == all.size();

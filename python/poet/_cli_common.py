@@ -241,9 +241,13 @@ def _plain(value: Any) -> Any:
 
 
 _FLAGS = {
+    "steps_per_epoch=len(loader)": "--steps-per-epoch 100",
+    "steps_per_epoch=": "--steps-per-epoch",
+    "epochs=3": "--epochs 3",
     "steps=": "--steps",
     "epochs=": "--epochs",
     "deadline=": "--deadline",
+    "battery_joules=": "--battery-joules",
     "away_between_steps=True, as poet.wrap has it": "poet.wrap of Python has it",
     "paging=True": "--paging",
     "paging=False was asked for": "--no-paging was given",
@@ -268,6 +272,9 @@ def check_outputs(options: argparse.Namespace) -> None:
     for name in ("out", "perfetto"):
         if getattr(options, name, None) is not None:
             check_output(getattr(options, name), f"--{name}")
+    folder = getattr(options, "plot_directory", None)
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise ArgumentError(f"--plot-directory: expected a folder; {folder} is none.")
     if getattr(options, "plot", None) is not None:
         check_picture(options.plot, "--plot")
 

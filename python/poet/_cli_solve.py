@@ -152,14 +152,15 @@ def _run_solve(options: argparse.Namespace) -> int:
 
 
 def _run_original(options: argparse.Namespace) -> int:
-    for flag in ("out", "plot", "perfetto"):
+    for flag in ("out", "plot", "perfetto", "plot_directory"):
         if getattr(options, flag) is not None:
             raise ArgumentError(
-                f"--{flag}: expected it to be left out beside --accounting original, which gives "
-                "figures and no schedule."
+                f"--{flag.replace('_', '-')}: expected it to be left out beside --accounting "
+                "original, which gives figures and no schedule."
             )
     words = solve_options(options) | training_options(options)
     words |= {"method": options.method, "slices": not options.no_slices}
+    words |= _original_words(options)
     found: Any = solve(ram_budget=options.ram_budget, accounting="original", **words)
     record = {key: str(v) if key == "status" else v for key, v in vars(found).items()}
     if options.json:

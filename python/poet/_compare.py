@@ -26,6 +26,7 @@ from poet._compare_live import Measurement, measure_plain, measure_wrapped
 from poet._errors import ArgumentError
 from poet._methods import check_method, methods
 from poet._models import as_graph
+from poet._original_words import as_flag
 from poet._outputs import check_output
 from poet._results import Simulation
 from poet._solve import choose_device, on_device, solve
@@ -247,6 +248,9 @@ def compare(
         ArgumentError: an argument makes no sense.
     """
     names = _names(methods)
+    for name, instead in (("method", "methods="), ("ram_budget", "budgets=")):
+        if name in options:
+            raise ArgumentError(f"{name}: expected it to be left out; {instead} takes a list here.")
     if "model" in options:
         raise ArgumentError(
             "model: expected a step, or graph=; got model=. A preset's step is "
@@ -327,8 +331,13 @@ def _live_options(platform: str, options: dict[str, Any]) -> dict[str, Any]:
             f"({', '.join(sorted(_LIVE_OPTIONS))}), since each step is measured on this machine; "
             f"got {got}. Leave that out, or live=True."
         )
-    pages = options.get("page_dir") is not None if options.get("paging") is None else None
-    return options if pages is None else options | {"paging": pages}
+    told = dict(options)
+    if told.get("paging") is None:
+        told["paging"] = told.get("page_dir") is not None
+    for name in ("paging", "recompute"):
+        if name in told:
+            told[name] = as_flag(told[name], name)
+    return told
 
 
 def _names(wanted: Sequence[str] | None) -> list[str]:

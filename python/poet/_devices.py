@@ -88,13 +88,13 @@ def find_device(platform: object) -> Device:
             f"{platform!r}."
         )
     text = os.fspath(platform)
+    if text not in device_names() and text.lower() in (*device_names(), HOST):
+        text = text.lower()
     if text == HOST:
         host = _C.DeviceProfile.by_name(HOST)
         return Device(HOST, "the machine that poet runs on", host, None, {})
     if text.endswith(".toml") or os.sep in text:
         return load_device(text)
-    if text not in device_names() and text.lower() in device_names():
-        text = text.lower()
     if text not in device_names():
         raise unknown_name("platform", "a device", text, device_names(), "or the path of a .toml")
     return _own_device(text)

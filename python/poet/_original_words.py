@@ -7,6 +7,7 @@ module.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from poet import _C
@@ -33,15 +34,25 @@ class OriginalWords:
     print_graph_info: bool = False
 
     def tell(self, graph: _C.Graph, device: _C.DeviceProfile) -> None:
-        """Prints what was asked for: what the step takes on the device, and each of its ops."""
+        """Prints what was asked for: what the step takes on the device, and each of its ops.
+
+        To standard error: what a command prints may be JSON.
+        """
+        out = sys.stderr
         if self.print_graph_info:
             plain = _C.simulate(graph, None, device)
             took = f"{plain.makespan_seconds:.6g} s, {plain.energy_joules:.6g} J"
-            print(f"The plain step on {device.name}: {took}, {plain.peak_bytes} bytes at most")
+            print(
+                f"The plain step on {device.name}: {took}, {plain.peak_bytes} bytes at most",
+                file=out,
+            )
         if self.print_power_costs:
             watts = device.compute_watts + device.idle_watts + device.memory_watts
             for op in graph.ops:
-                print(f"{op.index:6} {op.name:40.40} {op.seconds:.6g} s {watts * op.seconds:.6g} J")
+                print(
+                    f"{op.index:6} {op.name:40.40} {op.seconds:.6g} s {watts * op.seconds:.6g} J",
+                    file=out,
+                )
 
 
 def read_original_words(words: dict[str, object], known: list[str]) -> OriginalWords:
@@ -62,7 +73,7 @@ def read_original_words(words: dict[str, object], known: list[str]) -> OriginalW
                 f"{did_you_mean(name, [*known, *WORDS])}"
             )
     scale = words.get("mem_power_scale", 1.0)
-    if scale != 1:
+    if not isinstance(scale, int | float) or scale != 1:
         raise ArgumentError(
             f"mem_power_scale: expected 1; got {scale!r}. Other watts go into a device file "
             "(platform='my_device.toml', profiles/README.md)."

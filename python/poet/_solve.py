@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -153,7 +152,8 @@ def solve(
         slices: on a device that runs no PyTorch the optimizer's elementwise ops may run slice by
             slice, where the step does not fit because one of them does not.
             `Schedule.traced_graph` is the sliced step then; `Op.slice` and `Value.slice` lead back
-            to the recorded one, and the message says so.
+            to the recorded one, and the message says so. What minimize="memory" finds within the
+            budget is the least of the step as it was recorded: one in slices may need less.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
             keeps these budgets is never lost: the result is at least as good.
         verbose: shows a progress bar with the best plan, the bound and the gap.
@@ -186,7 +186,7 @@ def solve(
     Source: `POET (Patil et al., ICML 2022) <https://arxiv.org/abs/2207.07697>`_; docs/design.md
     says where this program differs.
     """
-    old = read_original_words(of_the_original, list(inspect.signature(solve).parameters))
+    old = read_original_words(of_the_original, list(solve.__annotations__))
     recompute = as_flag(recompute, "recompute") and old.recompute
     paging = None if paging is None else as_flag(paging, "paging")
     chosen = Solver.GUROBI if old.gurobi else parse_solver("auto" if solver is None else solver)
@@ -238,10 +238,10 @@ def solve(
             paging=(None if paging else paging, None),
             page_dir=(page_dir, None),
             away_between_steps=(away_between_steps, None),
-            solver=(str(solver), "auto"),
+            solver=(str(chosen), "auto"),
             deterministic=(deterministic, False),
             slices=(slices, True),
-            starts=(list(starts), []),
+            starts=(_starts(starts), _starts(())),
         )
         original: Any = solve_original(
             recorded,
@@ -476,7 +476,7 @@ def _check_original(**given: tuple[object, object]) -> None:
         if value != default:
             raise ArgumentError(
                 f'{name}: expected it to be left out beside accounting="original", whose program '
-                f"is POET's own; got {value!r:.60}."
+                f"takes no such word; got {value!r:.60}."
             )
 
 

@@ -139,11 +139,16 @@ def test_the_words_of_the_originals_script(
         str(tmp_path / "drawn"),
     )
     assert run("solve", *PAPER, "--ram-budget", "3708", *words, *told) == 0
-    out = capsys.readouterr().out
-    assert "The plain step on m4: " in out and "LinearLayer" in out
+    err = capsys.readouterr().err
+    assert "The plain step on m4: " in err and "LinearLayer" in err
     assert (tmp_path / "drawn" / "plan.png").stat().st_size > 1000
     assert run("solve", *PAPER, "--mem-power-scale", "2") == 1
     assert "mem_power_scale: expected 1" in capsys.readouterr().err
+    original = ("--accounting", "original", "--plot-directory", str(tmp_path / "drawn"))
+    assert run("solve", *PAPER, "--ram-budget", "3708", *original) == 1
+    assert "--plot-directory: expected it to be left out" in capsys.readouterr().err
+    assert run("solve", *PAPER, "--epochs", "5", "--deadline", "8h") == 1
+    assert "--epochs and --steps-per-epoch go together" in capsys.readouterr().err
 
 
 def test_a_plan_can_go_into_a_pipe(tmp_path: Path) -> None:

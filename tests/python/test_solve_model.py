@@ -148,6 +148,18 @@ def test_the_originals_arguments_keep_their_places_and_meanings() -> None:
 def test_names_of_devices_in_another_case() -> None:
     found = poet.solve(model="linear", platform="M4", time_limit_s=5)
     assert found.device is not None and found.device.name == "m4"
+    here = poet.solve(model="linear", platform="HOST", time_limit_s=5)
+    assert here.device is not None and here.device.name == "host"
+
+
+def test_the_least_peak_is_that_of_every_schedule_with_whatever_is_away() -> None:
+    asked: dict[str, Any] = {"model": "linear", "platform": "m4", "slices": False}
+    least = poet.solve(**asked, minimize="memory", time_limit_s=20)
+    assert least.has_plan
+    assert least.away_between_steps
+    tight = poet.solve(**asked, ram_budget=least.peak_bytes - 1, time_limit_s=20)
+    if least.status is poet.Status.OPTIMAL:
+        assert not tight.has_plan, "a proof that is none"
 
 
 def test_what_model_may_be(tmp_path: Path) -> None:
