@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # by the command itself, whose usage says what it knows
+        known = getattr(options, "parser", parser)
+        known.error(f"unrecognized arguments: {' '.join(unknown)}")
     run = getattr(options, "run", None)
     if run is None:
         parser.print_help()
@@ -86,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     _cli_show.add_commands(commands)
     _cli_profile.add_commands(commands)
     _cli_doctor.add_commands(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return parser
 
 

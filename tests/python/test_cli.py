@@ -128,6 +128,16 @@ def test_what_cannot_be_written_is_found_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_unknown_word_is_told_by_the_command_that_got_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as info:
+        run("solve", *PAPER, "--ram-budge", "1", "--metod", "poet")
+    assert info.value.code == 1
+    err = capsys.readouterr().err
+    assert "usage: poet solve" in err and "unrecognized arguments: --metod poet" in err
+
+
 def test_the_words_of_the_originals_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
