@@ -146,6 +146,7 @@ def line(row: dict[str, Any]) -> str:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The table, least RAM beside keeping everything."""
+    fits = any(row["fits_in_ram"] or row["fits_in_flash"] for row in rows)
     lines = [
         "# Fine-tuning on microcontrollers",
         "",
@@ -154,7 +155,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "the least RAM that a plan was found for, what its store must hold meanwhile, energy and "
         "time, and beside it what keeping",
         "everything in RAM takes.",
-        "Neither network fits a board's own RAM or flash: the store is a card.",
+        *([] if fits else ["None of them fits its board's RAM or flash: the store is a card."]),
         "",
         "| model | trained | board | weights | keep everything: RAM, J, s "
         "| least RAM | store | J | s | fits RAM |",

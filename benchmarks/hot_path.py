@@ -11,10 +11,10 @@ JSON in the last line, what bounds.toml limits.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from _architectures import ARCHITECTURES
 import poet
 import steps
 from _data import context, save
+from rounds import take_turns, timed
 
 NAMES = ("tiny", "vit", "gpt2", "bert", "resnet18")
 WHOLE = ("vit", "gpt2", "bert")  # whose microseconds an operator are limited together
@@ -74,16 +75,13 @@ def measure(name: str, pairs: int) -> dict[str, Any]:
         raise RuntimeError(f"{name}: no plan is followed after {_WARM_UP} calls")
     assert wrapped.graph is not None
     ops = len(wrapped.graph.ops)
-    plain, extra = [], []
-    for i in range(pairs):
-        took = {}
-        for is_wrapped in (False, True) if i % 2 else (True, False):
-            run: Callable[..., Any] = wrapped if is_wrapped else step
-            begin = time.perf_counter()
-            run(*batch)
-            took[is_wrapped] = time.perf_counter() - begin
-        plain.append(took[False])
-        extra.append(took[True] - took[False])
+    runs: dict[str, Callable[..., Any]] = {"plain": step, "wrapped": wrapped}
+    forms: dict[str, Callable[[], dict[str, float]]] = {
+        name: functools.partial(timed, functools.partial(run, *batch)) for name, run in runs.items()
+    }
+    timings = take_turns(forms, pairs)
+    plain = timings["plain"].seconds
+    extra = [own - other for own, other in zip(timings["wrapped"].seconds, plain, strict=True)]
     seconds = statistics.median(extra)
     quartiles = statistics.quantiles(extra, n=4)
     return {
@@ -114,13 +112,18 @@ def values(rows: list[dict[str, Any]]) -> dict[str, float]:
     return figures
 
 
-def main() -> None:
-    """Measures and saves."""
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The options; `words` in place of the command line's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--save", metavar="NAME", help="name under benchmarks/data")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Measures and saves."""
+    options = parse()
     rows = []
     for name in options.only:
         rows.append(measure(name, options.pairs))

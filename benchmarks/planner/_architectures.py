@@ -24,11 +24,11 @@ from steps import (
 )
 
 
-def _no_checkpoint(model: nn.Module) -> None:
+def no_checkpoint(model: nn.Module) -> None:
     raise ValueError(f"{type(model).__name__} is not measured with checkpoints")
 
 
-def _logits_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
+def logits_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).logits, classes)
 
 
@@ -113,7 +113,7 @@ class LstmTagger(nn.Module):
         return torch.stack(outputs, dim=1)
 
 
-def _tagger_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+def tagger_loss(model: nn.Module, tokens: Tensor) -> Tensor:
     return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() % 16)
 
 
@@ -129,11 +129,11 @@ def densenet121() -> nn.Module:
 MICRO_BATCHES = {"gpt2_micro8": 8}
 
 ARCHITECTURES = {
-    "unet3d": Architecture(unet3d, _no_checkpoint, _volumes),
-    "vit": Architecture(vit, checkpoint_layers, images(8, 3, 64, 64), _logits_loss),
+    "unet3d": Architecture(unet3d, no_checkpoint, _volumes),
+    "vit": Architecture(vit, checkpoint_layers, images(8, 3, 64, 64), logits_loss),
     "t5": Architecture(t5, checkpoint_layers, texts(4, 64), language_loss),
-    "lstm": Architecture(LstmTagger, _no_checkpoint, texts(32, 24), _tagger_loss),
-    "densenet121": Architecture(densenet121, _no_checkpoint, images(8, 3, 64, 64)),
+    "lstm": Architecture(LstmTagger, no_checkpoint, texts(32, 24), tagger_loss),
+    "densenet121": Architecture(densenet121, no_checkpoint, images(8, 3, 64, 64)),
     # 24 layers of 128.
     "bert24": Architecture(
         functools.partial(bert, 24, 128, 4),

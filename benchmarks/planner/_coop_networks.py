@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from _architectures import logits_loss, no_checkpoint, tagger_loss
 from torch import Tensor, nn
 
 from steps import (
@@ -29,14 +30,6 @@ from steps import (
 )
 
 _IMAGES = images(4, 3, 96, 96)
-
-
-def _no_checkpoint(model: nn.Module) -> None:
-    raise ValueError(f"{type(model).__name__} is not measured with checkpoints")
-
-
-def _logits_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
-    return F.cross_entropy(model(inputs).logits, classes)
 
 
 def _per_pixel_loss(model: nn.Module, inputs: Tensor, classes: Tensor) -> Tensor:
@@ -108,10 +101,6 @@ class BiLstm(nn.Module):
             inputs = [torch.cat(pair, 1) for pair in zip(there, back, strict=True)]
         scores: Tensor = self.head(torch.stack(inputs, 1))
         return scores
-
-
-def _tagger_loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() % 16)
 
 
 def _conv(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1) -> nn.Module:
@@ -255,16 +244,16 @@ class Supernet(nn.Module):
 
 
 def _plain(build: Callable[[], nn.Module]) -> Architecture:
-    return Architecture(build, _no_checkpoint, _IMAGES)
+    return Architecture(build, no_checkpoint, _IMAGES)
 
 
 COOP_NETWORKS = {
     "coop_resnet50": _plain(resnet50),
     "coop_inception_v3": _plain(inception_v3),
     "coop_spos": _plain(Supernet),
-    "coop_unet": Architecture(unet, _no_checkpoint, _IMAGES, _per_pixel_loss),
-    "coop_bilstm": Architecture(BiLstm, _no_checkpoint, texts(16, 20), _tagger_loss),
-    "coop_swin": Architecture(swin, _no_checkpoint, _IMAGES, _logits_loss),
+    "coop_unet": Architecture(unet, no_checkpoint, _IMAGES, _per_pixel_loss),
+    "coop_bilstm": Architecture(BiLstm, no_checkpoint, texts(16, 20), tagger_loss),
+    "coop_swin": Architecture(swin, no_checkpoint, _IMAGES, logits_loss),
     "coop_bert": Architecture(
         functools.partial(bert, 12, 128, 4),
         checkpoint_layers,

@@ -111,9 +111,9 @@ Schedule planCheckmate(const Graph& graph, const DeviceProfile& profile,
   const RecipeTable table(graph);
   const int64_t columns =
       DenseProgram::estimateColumns(Problem(graph, table, profile, {.objective = own.minimize}));
-  if (columns <= kMostProgramColumns || own.minimize == Objective::kMemory) {
+  if (columns <= kMostProgramColumns) {
     own.time_limit_seconds = kProgramShare * options.time_limit_seconds;
-    Schedule schedule = solvePoetPaper(graph, profile, own);  // throws for minimize = memory
+    Schedule schedule = solvePoetPaper(graph, profile, own);
     schedule.method = "checkmate";
     if (schedule.status != Status::kTimeLimit) return schedule;
   }

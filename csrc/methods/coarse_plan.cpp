@@ -8,7 +8,6 @@
 #include "planner/extract.h"
 #include "planner/problem.h"
 #include "planner/refinement.h"
-#include "planner/timeline.h"
 #include "schedule/simulator.h"
 
 namespace poet::methods {

@@ -20,6 +20,7 @@ import comparison
 import draw
 import exactness
 import finetuning
+import hot_path
 import meter
 import optimizers
 import presets
@@ -266,6 +267,11 @@ def given_by(command: str) -> set[str]:
             table.values(
                 [solved | {"graph": r.name, "mode": m} for r in asked.rows for m in asked.mode]
             )
+        )
+    if name == "hot_path":
+        figures = {"extra_microseconds_per_op": 0.5, "extra_percent": 1.0}
+        return set(
+            hot_path.values([figures | {"step": step} for step in hot_path.parse(words).only])
         )
     assert name == "optimizers"
     rows = [row(form=form, floor_bytes=1) for form in optimizers.FORMS]
