@@ -117,7 +117,7 @@ def test_without_both_a_plan_only_frees() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"paging": 1}, "paging"),
+        ({"paging": 2}, "paging"),
         ({"paging": "yes"}, "paging"),
         ({"recompute": None}, "recompute"),
         ({"away_between_steps": 1}, "away_between_steps"),
