@@ -14,9 +14,16 @@ namespace {
 
 constexpr double kHalf = 0.5;
 constexpr int kMostColumns = 150000;
-constexpr double kShareOfRound = 0.3;   // of the time left: the next one takes longer
-constexpr double kShareOfSearch = 0.3;  // likewise, kept for branch and cut
-constexpr int kMostFreeColumns = 8000;
+constexpr double kShareOfRound = 0.3;         // of the time left: the next one takes longer
+constexpr double kShareOfSearch = 0.3;        // likewise, kept for branch and cut ...
+constexpr double kShareOfSmallSearch = 0.95;  // ... which small programs gain the most from
+constexpr int kMostFreeColumns = 8000, kFewFreeColumns = 3000;
+// A step to a proof goes for what a user asks for, a bound so close to the value of the best plan.
+// Where it does not end in its share of the time, a small one, which takes next to no time, has the
+// rest.
+constexpr double kWantedGap = 0.0097;
+constexpr double kShareOfStep = 0.9;
+constexpr double kStep = 0.6, kSmallStep = 0.3;
 constexpr double kProofGap = 1e-4;
 // Rounds that add less than this share of what lies between bound and best plan, in a row.
 constexpr double kLeastProgress = 0.01;
@@ -136,9 +143,12 @@ Program programAtMoments(const Problem& coarse, int64_t budget_bytes,
                   .rows_at_replays = false});
 }
 
+// Where the budget is exceeded, if it is: each moment makes the program larger.
 void addMoments(const std::vector<Excess>& worst, size_t most, std::vector<int>& moments) {
   const size_t count = std::min(worst.size(), std::max<size_t>(1, most));
-  for (size_t i = 0; i < count; ++i) moments.push_back(worst[i].stage);
+  const bool exceeds = worst.front().bytes > 0;
+  for (size_t i = 0; i < count && (worst[i].bytes > 0 || !exceeds); ++i)
+    moments.push_back(worst[i].stage);
   std::sort(moments.begin(), moments.end());
 }
 
@@ -168,10 +178,16 @@ class BoundAtMoments {
       take(root.bound);
       if (root.status != SolverStatus::kOptimal || isClose()) break;
       const bool is_last = deadline_.elapsed() - begin > kShareOfRound * deadline_.left();
-      const std::vector<Excess> worst =
-          excessBetween(fine_, moments_, free_bytes_, program, root.x);
-      const bool keeps_budget = worst.empty() || worst.front().bytes <= 0;
-      if (keeps_budget || is_last) search(program, root, is_last ? 1 : kShareOfSearch);
+      std::vector<Excess> worst = excessBetween(fine_, moments_, free_bytes_, program, root.x);
+      bool keeps_budget = worst.empty() || worst.front().bytes <= 0;
+      if (keeps_budget || is_last) {
+        const auto point = prove(program, root, is_last);
+        if (point) {  // whole: what it exceeds the budget by says more than what fractions do
+          worst = excessBetween(fine_, moments_, free_bytes_, program, *point);
+          keeps_budget = worst.empty() || worst.front().bytes <= 0;
+          if (keeps_budget) break;  // memory at first executions says no more
+        }
+      }
       if (worst.empty() || is_last || isClose()) break;
       if (keeps_budget && best_cost_ >= kInfinity) break;  // a first look: no plan to compare with
       const bool progressed = result_.bound_cost - known > kLeastProgress * (best_cost_ - known);
@@ -193,21 +209,44 @@ class BoundAtMoments {
     return best_cost_ - result_.bound_cost <= kCloseEnough * fine_.plain_seconds;
   }
 
-  void search(const Program& program, Relaxation& root, double share) {
-    if (deadline_.over() || root.x.empty() || best_cost_ >= kInfinity) return;
-    const double cutoff = (best_cost_ - fine_.constant_cost) * costPerSecond(fine_);
-    const int free_columns = fixByReducedCost(cutoff, root);
-    if (free_columns > kMostFreeColumns ||
-        !isWorthSearching(free_columns, share * deadline_.left()))
-      return;
-    const SearchResult found = searchProgram(program, root,
-                                             {.time_limit_seconds = share * deadline_.left(),
-                                              .relative_gap = kProofGap,
-                                              .threads = options_.threads,
-                                              .solver = options_.solver});
-    // Nothing below the best plan.
-    take(found.status == SolverStatus::kInfeasible ? cutoff : found.bound);
+  // Steps to a proof (program_search.h) at the moments so far, up to the cheapest point: it is
+  // returned where it costs less than the best plan.
+  std::optional<std::vector<double>> prove(const Program& program, Relaxation& root, bool is_last) {
+    if (root.x.empty() || best_cost_ >= kInfinity) return std::nullopt;
+    const double cutoff = scaled(best_cost_);
+    Relaxation below = root;
+    const int free_columns = fixByReducedCost(cutoff, below);
+    const double share = free_columns <= kFewFreeColumns ? kShareOfSmallSearch : kShareOfSearch;
+    const Deadline deadline((is_last ? 1 : share) * deadline_.left());
+    if (free_columns > kMostFreeColumns || !isWorthSearching(free_columns, deadline.left()))
+      return std::nullopt;
+    bool is_small = false;
+    while (!deadline.over() && !isClose()) {
+      const double bound = std::max(root.bound, scaled(result_.bound_cost));
+      const double seconds = (is_small ? 1 : kShareOfStep) * deadline.left();
+      const SearchResult found = searchStep(program, root, bound,
+                                            {.time_limit_seconds = seconds,
+                                             .relative_gap = kProofGap,
+                                             .threads = options_.threads,
+                                             .cutoff = cutoff,
+                                             .step = is_small ? kSmallStep : nextStep(),
+                                             .solver = options_.solver});
+      take(found.bound);
+      if (found.status == SolverStatus::kOptimal && found.plan) return program.pointOf(*found.plan);
+      if (found.status != SolverStatus::kInfeasible && is_small) break;
+      is_small = found.status != SolverStatus::kInfeasible;
+    }
+    return std::nullopt;
   }
+
+  double nextStep() const {
+    const double gap = best_cost_ - result_.bound_cost;
+    const double wanted = kWantedGap * (fine_.plain_seconds + best_cost_);
+    return gap > wanted ? std::max(kSmallStep, 1 - wanted / gap) : kStep;
+  }
+
+  // As the objective of the programs.
+  double scaled(double cost) const { return (cost - fine_.constant_cost) * costPerSecond(fine_); }
 
   const Problem& fine_;
   const int64_t free_bytes_;

@@ -13,9 +13,8 @@ namespace {
 // A row is violated by a binary point by a byte or not at all; this is for the rounding of sums.
 constexpr double kRowTolerance = 1e-9;
 constexpr size_t kRowsPerRound = 200;
-// Of what lies between bound and cutoff: where the target of a step stands. What is less than the
-// last step, of the cutoff, is taken at once.
-constexpr double kStep = 0.6, kLastStep = 0.01;
+// What is less than this between bound and cutoff, of the cutoff, is taken in one step.
+constexpr double kLastStep = 0.01;
 
 }  // namespace
 
@@ -73,7 +72,7 @@ SearchResult searchStep(const Program& program, Relaxation& root, double bound,
   const double between = options.cutoff - bound;
   const bool is_last = between <= kLastStep * options.cutoff;
   SearchOptions step = options;
-  if (!is_last) step.cutoff = bound + kStep * between;
+  if (!is_last) step.cutoff = bound + options.step * between;
   const std::vector<double> lower = root.model.lower, upper = root.model.upper;
   fixByReducedCost(step.cutoff, root);
   SearchResult found = searchProgram(program, root, step);

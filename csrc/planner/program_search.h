@@ -19,6 +19,7 @@ struct SearchOptions {
   // wanted).
   const ReplayPlan* start = nullptr;
   double cutoff = kInfinity;  // only points below it are wanted (MipOptions)
+  double step = 0.6;          // of searchStep: where its target stands from bound (0) to cutoff (1)
   SolverChoice solver = {};
 };
 

@@ -99,6 +99,7 @@ class PlanSearch::Turns {
 
   SearchOutcome goOn(const ReplayPlan& start, double time_limit_seconds) {
     limits_.time_limit_seconds = time_limit_seconds;
+    limits_.enough_gap = 0;
     deadline_ = Deadline(time_limit_seconds);
     relaxation_seconds_ = last_progress_ = 0;
     turn_ = 0;
@@ -145,6 +146,11 @@ class PlanSearch::Turns {
 
   bool isClose() const {
     return outcome_.best_cost - outcome_.bound_cost <= replayCost(kCloseEnough);
+  }
+
+  bool isEnough() const {
+    const double value = problem_.plain_seconds + outcome_.best_cost;
+    return outcome_.best_cost - outcome_.bound_cost <= limits_.enough_gap * value;
   }
 
   double replayCost(double share) const { return share * std::max(problem_.plain_seconds, 1e-12); }
@@ -195,7 +201,7 @@ class PlanSearch::Turns {
         outcome_.best_peak_bytes <= std::max(goal_.budget_bytes, goal_.enough_bytes))
       return true;
     if (!outcome_.best && deadline_.elapsed() > limits_.seconds_without_plan) return true;
-    if (outcome_.best && !goal_.least_peak && isClose()) return true;
+    if (outcome_.best && !goal_.least_peak && (isClose() || isEnough())) return true;
     if (turn_ < 2) return false;
     if (!outcome_.best) return false;
     return deadline_.elapsed() - last_progress_ >
@@ -438,7 +444,7 @@ class PlanSearch::Turns {
       return;
     }
     search_->moveTo(std::move(*point));
-    for (int i = 0; i < kWindowsPerTurn && !deadline_.over(); ++i) {
+    for (int i = 0; i < kWindowsPerTurn && !finished(); ++i) {
       if (!search_->improveOnce(deadline_.left())) continue;
       ReplayPlan plan = program_->planOf(search_->point());
       dropUselessReplays(problem_, plan);

@@ -37,6 +37,9 @@ struct SearchLimits {
   double time_limit_seconds = 60;
   // Gives up after this long without any plan that keeps the budget.
   double seconds_without_plan = 60;
+  // run() ends where the best plan is so close to the bound over its candidates, of the plain
+  // step's seconds and the plan's cost; goOn() does not.
+  double enough_gap = 0;
   bool bound_first = false;  // relaxes before it anneals: a short search has a bound, too
   int threads = 1;
   SolverChoice solver = {};

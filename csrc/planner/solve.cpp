@@ -32,8 +32,10 @@ constexpr double kShareWithoutPlan = 0.4;
 constexpr double kShareBeforeMoreIsAway = 0.3;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
 constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
-// Of short steps, whose whole program branch and cut can search: that says more than moments do.
+// Of short steps, whose whole program branch and cut can search: at most. Once it is so close to
+// the bound over its candidates, relative to the value, the bound over every schedule is next.
 constexpr double kShareOfShortSteps = 0.85;
+constexpr double kEnoughGapOfShortSteps = 0.009;
 constexpr int kMostStagesOfShortSteps = 300;
 // Of the time left then: for the bound at moments, where a proof follows.
 constexpr double kShareAtMoments = 0.25;
@@ -334,11 +336,12 @@ class SolveRun {
           starts, best_);
       return price_search_->run();
     }
+    SearchLimits search_limits = limits(seconds_without_plan, shareToSearch());
+    if (boundable_ && isShort()) search_limits.enough_gap = kEnoughGapOfShortSteps;
     search_.emplace(problem_,
                     SearchGoal{.budget_bytes = options_.ram_budget_bytes,
                                .replay_seconds_limit = replayLimit()},
-                    limits(seconds_without_plan, shareToSearch()),
-                    [&](const ReplayPlan& plan, double bound_cost) {
+                    search_limits, [&](const ReplayPlan& plan, double bound_cost) {
                       best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
                       best_.offer(plan);
                     });
@@ -368,9 +371,10 @@ class SolveRun {
   double shareToSearch() const {
     if (provable_) return kShareBeforeProof;
     if (!boundable_) return 1;
-    const bool is_short = blocking_ && problem_.numStages() <= kMostStagesOfShortSteps;
-    return is_short ? kShareOfShortSteps : kShareBeforeBound;
+    return isShort() ? kShareOfShortSteps : kShareBeforeBound;
   }
+
+  bool isShort() const { return blocking_ && problem_.numStages() <= kMostStagesOfShortSteps; }
 
   Schedule withoutPlan(const SearchOutcome& outcome) {
     Schedule schedule = emptySchedule(graph_, options_);

@@ -105,5 +105,31 @@ TEST(Moments, BoundsAreNeverAboveTheTruth) {
   EXPECT_GT(proven, numCases() / 30);
 }
 
+// Six values of 10 bytes, each 3 s to make again, and 12 bytes too much at the one moment that
+// counts: relaxations make 1.2 of them again, schedules two. 5 s are more than one costs.
+TEST(Moments, BranchAndCutMakesFractionsWhole) {
+  testing::GraphBuilder g;
+  const ValueId x = g.input(1);
+  std::vector<ValueId> made;
+  for (int i = 0; i < 6; ++i) made.push_back(g.op("make").reads({x}).seconds(3).makes(10));
+  const ValueId m = g.op("wide").reads({x}).workspace(50).seconds(1).makes(1);
+  for (const ValueId v : made) g.outlives(g.op("use").reads({v, m}).seconds(1).makes(1));
+  const Graph graph = g.build();
+  const DeviceProfile profile = deviceFor(0, false);
+  const RecipeTable table(graph);
+  const Problem fine(graph, table, profile,
+                     {.objective = Objective::kEnergy, .recompute = true, .paging = false});
+  const int64_t budget = simulatePlain(graph, profile).peak_bytes - 12;
+  const auto bound = [&](double best) {
+    return boundAtMoments(fine, 0, budget, best,
+                          {.time_limit_seconds = 10, .replay_seconds_limit = std::nullopt})
+        .bound_cost;
+  };
+  EXPECT_NEAR(bound(std::numeric_limits<double>::infinity()), 3.6, 1e-4);
+  EXPECT_NEAR(bound(5), 5, 1e-4);
+  EXPECT_NEAR(bound(6), 6, 1e-3);
+  EXPECT_NEAR(bound(60), 6, 1e-3);
+}
+
 }  // namespace
 }  // namespace poet::planner
