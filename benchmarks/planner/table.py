@@ -47,7 +47,8 @@ STORE = {
     "write_latency_seconds": 1e-4,
 }
 MODES = ("recompute", "paging", "blocking")  # blocking: paging without overlap
-SCOPE_ALL_UP_TO = 500  # ops: longer steps have a bound over every schedule too, but none is asked of it
+# Up to so many ops a bound over every schedule is asked for.
+SCOPE_ALL_UP_TO = 500
 
 
 @dataclass(frozen=True)
