@@ -13,7 +13,7 @@ STEPS ?= 45
 MINILM_STEPS ?= $(shell expr 2 "*" $(STEPS) / 5 "|" 4 | sed "s/^[123]\$$/4/")
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
-# Words for benchmarks/paper, e.g. PAPER_ARGS=--draw.
+# Words for benchmarks/paper/make.py, e.g. PAPER_ARGS=--draw.
 PAPER_ARGS ?=
 PYTEST_ARGS ?=
 # Processes that share the Python tests, a file at a time.
@@ -183,7 +183,7 @@ report: build  ## write README's figures from benchmarks/bounds.toml
 
 paper: build  ## draw the paper's figures and tables again: docs/paper.md (goes on where the last run ended)
 	$(SAY) "the paper's figures and tables"
-	@$(BIN)/python benchmarks/paper $(PAPER_ARGS)
+	@$(BIN)/python benchmarks/paper/make.py $(PAPER_ARGS)
 
 compatibility: build  ## write docs/compatibility.md from its tests, the nightly ones too
 	$(SAY) "compatibility"

@@ -1,6 +1,6 @@
 """Draws the figures and tables of POET's paper again, from this code and on its own graphs.
 
-    python benchmarks/paper [--quick] [--draw] [--out FILE] [--seconds 3]
+    python benchmarks/paper/make.py [--quick] [--draw] [--out FILE] [--seconds 3]
 
 Measures what benchmarks/data/paper.json does not hold yet (rows of another build of poet are
 measured again), then writes benchmarks/figures/paper_*.png and docs/paper.md. A run that was
