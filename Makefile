@@ -13,6 +13,8 @@ STEPS ?= 45
 MINILM_STEPS ?= $(shell expr 2 "*" $(STEPS) / 5 "|" 4 | sed "s/^[123]\$$/4/")
 # Words for benchmarks/bench.py, e.g. BENCH_ARGS="--list".
 BENCH_ARGS ?=
+# Words for benchmarks/paper/make.py, e.g. PAPER_ARGS=--draw.
+PAPER_ARGS ?=
 PYTEST_ARGS ?=
 # Processes that share the Python tests, a file at a time.
 PYTEST_JOBS ?= $(shell n=$(JOBS); echo $$((n < 4 ? n : 4)))
@@ -40,7 +42,7 @@ CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-asan test-python test-example test-wheel verify lint format bench report \
+.PHONY: help setup build demo test test-cpp test-asan test-python test-example test-wheel verify lint format bench report paper \
   compatibility nightly clean
 
 help:  ## list the targets
@@ -178,6 +180,10 @@ bench: build  ## measure every bound of benchmarks/bounds.toml; fails on a broke
 
 report: build  ## write README's figures from benchmarks/bounds.toml
 	@$(BIN)/python benchmarks/report.py && $(BIN)/python benchmarks/draw.py
+
+paper: build  ## draw the paper's figures and tables again: docs/paper.md (goes on where the last run ended)
+	$(SAY) "the paper's figures and tables"
+	@$(BIN)/python benchmarks/paper/make.py $(PAPER_ARGS)
 
 compatibility: build  ## write docs/compatibility.md from its tests, the nightly ones too
 	$(SAY) "compatibility"

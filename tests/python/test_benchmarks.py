@@ -23,6 +23,7 @@ import finetuning
 import hot_path
 import meter
 import optimizers
+import paper.run
 import presets
 import rounds
 import steps
@@ -258,6 +259,7 @@ def given_by(command: str) -> set[str]:
     if name == "comparison":
         return comparison.bound_ids(comparison.parse(words))
     one_value = {module.__name__: module.BOUND for module in (presets, finetuning, claims)}
+    one_value["make"] = paper.run.BOUND  # paper/make.py
     if name in one_value:
         return {one_value[name]}
     if name == "table":
