@@ -24,6 +24,8 @@ TIDY ?=
 BIN := $(VENV)/bin
 BUILD := build/dev
 ASAN := build/asan
+ASAN_TORCH := build/asan-torch
+TSAN := build/tsan
 INSTALLED := build/install
 EXAMPLE := build/example
 PACKAGES := build/packages
@@ -37,12 +39,15 @@ PYTEST = $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 IN_VENV := PATH="$(abspath $(BIN)):$$PATH"
 # run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails; meanwhile, how far the build is.
 run = tools/watched.sh $(1) bash -c '$(subst ','\'',$(2))'
+# Suites of poet_core: what has threads, and what valgrind gets through in minutes.
+THREADED := TransferQueue*:PageStore*:*PageStore*:*StoreFault*:StoreDamage*:PageArena*:FileIo*:WorkMeter*:ChildProcess*
+PLAIN := Graph*:Coarsening*:Recipes.*:Cycles*:Slicing*:Json*:ByteIo*:Compact*:Schedule*:RewrittenGraph*:EnergyBudget*:Simulator.*:SimulatorPaging*:Program*:Liveness*:Chunk*:Extent*:StoreDamage*:PageStoreTest.*:TransferQueue.*:PageMap*:-*FiveGigabytes*:ProgramSearch*
 CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-asan test-python test-example test-wheel verify lint format bench report paper \
+.PHONY: help setup build demo test test-cpp test-asan test-asan-torch test-tsan test-valgrind test-python test-example test-wheel verify lint format bench report paper \
   compatibility nightly clean
 
 help:  ## list the targets
@@ -118,6 +123,39 @@ test-asan: $(ASAN)/.tests-built  ## poet_core's tests under ASan and UBSan
 	  $(BIN)/ctest --test-dir $(ASAN) -j $(JOBS) --output-on-failure --no-tests=error)
 	@tail -n 3 build/ctest-asan.log
 
+# torch itself is as it comes: what is checked is our own code, and what it hands to torch. Its own leaks are not looked for.
+$(ASAN_TORCH)/.tests-built: $(VENV)/.poet-tools $(NATIVE) $(CPP_TESTS)
+	$(SAY) "build poet_torch and its tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@mkdir -p $(ASAN_TORCH)
+	@$(call run,build/asan-torch.log,export $(IN_VENV); cmake -S . -B $(ASAN_TORCH) -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  -DPOET_BUILD_TESTS=ON '-DPOET_SANITIZE=address$(comma)undefined' && cmake --build $(ASAN_TORCH) --target poet_torch_tests)
+	@touch $@
+
+test-asan-torch: $(ASAN_TORCH)/.tests-built  ## poet_torch's tests under ASan and UBSan
+	$(SAY) "C++ tests of poet_torch under ASan and UBSan"
+	@$(call run,build/asan-torch-tests.log,ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(ASAN_TORCH)/tests/cpp/poet_torch_tests --gtest_brief=1)
+	@tail -n 3 build/asan-torch-tests.log
+
+$(TSAN)/.tests-built: $(VENV)/.poet-tools $(NATIVE) $(CPP_TESTS)
+	$(SAY) "build poet_core and its tests with ThreadSanitizer"
+	@mkdir -p $(TSAN)
+	@$(call run,build/tsan.log,export $(IN_VENV); cmake -S . -B $(TSAN) -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	  -DPOET_BUILD_TORCH=OFF -DPOET_BUILD_TESTS=ON -DPOET_SANITIZE=thread && cmake --build $(TSAN) --target poet_core_tests)
+	@touch $@
+
+test-tsan: $(TSAN)/.tests-built  ## what has threads in poet_core, under ThreadSanitizer
+	$(SAY) "C++ tests of poet_core with threads, under ThreadSanitizer"
+	@$(call run,build/tsan-tests.log,TSAN_OPTIONS=second_deadlock_stack=1 $(TSAN)/tests/cpp/poet_core_tests --gtest_brief=1 --gtest_filter='$(THREADED)')
+	@tail -n 3 build/tsan-tests.log
+
+# Reads of memory that nothing has written, which no sanitizer here sees.
+test-valgrind: $(BUILD)/.tests-built  ## poet_core without the searches, under valgrind
+	$(SAY) "C++ tests of poet_core under valgrind"
+	@$(call run,build/valgrind.log,valgrind --quiet --error-exitcode=1 --trace-children=no --suppressions=tools/valgrind.supp \
+	  $(BUILD)/tests/cpp/poet_core_tests --gtest_brief=1 --gtest_filter='$(PLAIN)')
+	@tail -n 3 build/valgrind.log
+
 $(INSTALLED)/.done: $(VENV)/.poet-built
 	$(SAY) "install poet's C++ package into $(INSTALLED)"
 	@rm -rf $(INSTALLED)
@@ -191,7 +229,7 @@ compatibility: build  ## write docs/compatibility.md from its tests, the nightly
 	  --deselect tests/python/test_compatibility.py::test_the_page_of_what_works_names_every_feature_and_limit
 	@$(BIN)/python tools/compatibility.py build/compatibility.xml
 
-nightly: test test-wheel verify  ## what is too long for CI
+nightly: test test-wheel test-asan-torch test-tsan test-valgrind verify  ## what is too long for CI
 	$(SAY) "long Python tests"
 	@$(PYTEST) -m nightly $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	$(SAY) "C++ tests, long form (the log is build/properties.log)"

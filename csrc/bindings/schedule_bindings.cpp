@@ -9,6 +9,7 @@
 #include "bindings/conversions.h"
 #include "graph/error.h"
 #include "schedule/energy_budget.h"
+#include "schedule/other_sizes.h"
 #include "schedule/rewritten_graph.h"
 
 namespace poet {
@@ -190,6 +191,20 @@ py::object heldTo(const py::object& self, const std::string& note, std::optional
 py::object besideMore(const py::object& self, const py::object& graph, int64_t bytes) {
   py::object result = withFields(self, self.cast<SchedulePtr>()->besideMore(bytes));
   setGraph(result, graph);
+  return result;
+}
+
+// None where the plan cannot be carried out there.
+py::object withOtherSizesBound(const py::object& self, const py::object& from, const py::object& to,
+                               const DeviceProfile& profile, int64_t ram_budget_bytes,
+                               std::optional<double> runtime_budget_seconds) {
+  std::optional<Schedule> other = withOtherSizes(
+      *self.cast<SchedulePtr>(), from.cast<const Graph&>(), to.cast<const Graph&>(), profile);
+  if (!other) return py::none();
+  other->ram_budget_bytes = ram_budget_bytes;
+  other->runtime_budget_seconds = runtime_budget_seconds;
+  py::object result = withFields(self, *std::move(other));
+  setGraph(result, to);
   return result;
 }
 
@@ -434,6 +449,10 @@ void bindSchedule(py::module_& m) {
         "The schedule with a note before its message, held to a cap on the step's joules.");
   m.def("beside_more", &besideMore, py::arg("schedule"), py::arg("graph"), py::arg("bytes"),
         "The schedule where that many bytes more lie beside the step, which is `graph` now.");
+  m.def("with_other_sizes", &withOtherSizesBound, py::arg("schedule"), py::arg("graph"),
+        py::arg("other"), py::arg("device"), py::arg("ram_budget_bytes"),
+        py::arg("runtime_budget_seconds"),
+        "The plan for a graph that differs from its own in sizes alone; None where it is no plan.");
 }
 
 }  // namespace poet

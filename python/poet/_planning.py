@@ -32,6 +32,10 @@ from poet._without_plan import no_plan_error, told_without_plan
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 _SHORTEST_SEARCH_S = 1.0
+FIRST_OF_A_SHARE = (
+    "the budget is a share of the plain step's peak, which is known once a call has shown it: the "
+    "first call runs without a cap"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +86,7 @@ class StepPlanner:
         self.schedules: dict[int, _C.Schedule] = {}
         self.stopped = threading.Event()  # no plan is wanted any more
         self.plans_from_cache = 0
+        self.plans_of_other_sizes = 0
         self.message = ""
         self.no_plan: BudgetError | None = None  # of a named method: it trains with its plans only
         self._session = session
@@ -95,6 +100,7 @@ class StepPlanner:
         self._speed: StoreSpeed | None = None
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
+        self._borrowed: set[int] = set()  # and those with the plan of other sizes
         self._outgrown: set[int] = set()  # and those whose plan no longer keeps the budget
         self._times_outgrown = 0
         self._times_corrected = 0
@@ -111,13 +117,18 @@ class StepPlanner:
         Measuring takes about a second, once for each folder and machine.
         """
         self._measure_store()
-        if not self._is_share():
+        if self._is_share():
+            self.message = FIRST_OF_A_SHARE
+            self._say(FIRST_OF_A_SHARE)
+        else:
             self._police(budget_bytes(self._request(), 0))
 
     def keep_inside(self, variant: int) -> None:
         """After a variant was recorded for the first time: a share of its peak is known by now."""
         if not self._is_share():
             return
+        if self.message == FIRST_OF_A_SHARE:
+            self.message = ""
         graph = self._session.graph_of(variant)
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         self._police(budget_bytes(self._request(), self._largest_peak))
@@ -241,6 +252,50 @@ class StepPlanner:
         self._use_kept(variant, graph)
         return True
 
+    def borrow(self, variant: int) -> bool:
+        """Puts a plan in force that was made for the same step with other sizes, where one does.
+
+        For a variant that was recorded for the first time, until `plan` is called for it. That of
+        the next larger step, else of the largest; the simulator has seen it with the new sizes
+        (`csrc/schedule/other_sizes.h`).
+        """
+        if self._options.method != "poet":
+            return False
+        graph, request = self._session.graph_of(variant), self._request()
+        if graph is None:
+            return False
+        peak = graph.plain_peak_bytes()
+        budget = budget_bytes(request, max(self._largest_peak, peak))
+        deadline = deadline_seconds(request, graph.plain_seconds)
+        for donor in sorted(self.schedules, key=lambda v: self._distance(v, peak)):
+            known = self._session.graph_of(donor)
+            if donor == variant or known is None:
+                continue
+            found = _C.with_other_sizes(
+                self.schedules[donor], known, graph, self._device, budget, deadline
+            )
+            if found is None or found.peak_bytes > budget:
+                continue
+            if deadline is not None and found.makespan_seconds > deadline:
+                continue
+            held = self._options.share.hold(found)
+            if held.has_plan and self._put_in_force(variant, held):
+                self._borrowed.add(variant)
+                self.plans_of_other_sizes += 1
+                self._tell("plan of other sizes in force", held, graph, budget)
+                return True
+        return False
+
+    def _distance(self, variant: int, peak_bytes: int) -> tuple[bool, int]:
+        """Orders plans of other sizes: larger ones from the nearest on, then smaller ones."""
+        graph = self._session.graph_of(variant)
+        more = (0 if graph is None else graph.plain_peak_bytes()) - peak_bytes
+        return more < 0, abs(more)
+
+    def is_borrowed(self, variant: int) -> bool:
+        """Whether the plan in force was made for other sizes."""
+        return variant in self._borrowed
+
     def outgrow(self, variant: int) -> None:
         """The plan in force no longer keeps the budget: `plan` is to find another one."""
         self._again.discard(variant)
@@ -279,6 +334,7 @@ class StepPlanner:
         finally:
             self._again.discard(variant)
             self._outgrown.discard(variant)
+            self._borrowed.discard(variant)
             if variant in self._watches:
                 self._watches[variant].restart()
         return True
@@ -324,6 +380,7 @@ class StepPlanner:
     def _solve(self, variant: int, graph: _C.Graph) -> None:
         request = self._request()
         again = variant in self._again
+        in_force = again or variant in self._borrowed
         if again and not self._options.background:  # what wants_another_plan reckoned with
             seconds = max(self.schedules[variant].solve_seconds, _SHORTEST_SEARCH_S)
             request = dataclasses.replace(request, time_limit_s=min(seconds, request.time_limit_s))
@@ -334,13 +391,13 @@ class StepPlanner:
             request,
             budget,
             runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
-            starts=[self.schedules[variant]] if again else [],
+            starts=[self.schedules[variant]] if in_force else [],
         )
         if self.stopped.is_set():
             return
         found, schedule = schedule, self._options.share.hold(schedule)
         if schedule.status not in _WITH_PLAN:
-            if again:
+            if in_force:
                 return  # the plan in force keeps the budget all the same
             if variant in self._outgrown:
                 self._tell_of_outgrown_plan(graph, schedule, budget)

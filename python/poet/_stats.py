@@ -60,6 +60,8 @@ class StepStats:
             0 with POET_ARENA=0, or where there was no such call.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
+        plans_of_other_sizes: plans that the same step with other sizes lent to one that was met for
+            the first time.
         plans_made_again: plans that were asked for again, because the store was slower beside the
             steps than it was when it was measured, because ops took far less than when they were
             recorded, or because more lay in memory beside the step.
@@ -111,6 +113,7 @@ class StepStats:
     arena_peak_bytes: int
     plan_switches: int
     plans_from_cache: int
+    plans_of_other_sizes: int
     plans_made_again: int
     message: str
     share: str

@@ -209,7 +209,7 @@ class WrappedStep:
         self._last_graph = variant
         self._calls[variant] += 1
         self._forget_dropped()
-        known = False
+        known = borrowed = False
         self._rest.met(first_time=variant not in self._seen)
         if variant not in self._seen:
             self._seen.add(variant)
@@ -217,13 +217,17 @@ class WrappedStep:
                 self._warn_of_many_variants()
             self._planner.keep_inside(variant)
             known = self._planner.look_up(variant)
+            borrowed = not known and self._planner.borrow(variant)
         if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
             known |= self._start_planning(variant)
+        # The plan of other sizes does for a step that may not come again.
+        needs_own = self._planner.is_borrowed(variant) and self._calls[variant] > 1
         if variant in self._planner.schedules:
             self._latest = variant
-        elif (
-            known or report["newly_stable"] or variant in self._interrupted
-        ) and variant not in self._asked:
+        if (variant not in self._planner.schedules or needs_own) and (
+            (known or report["newly_stable"] or needs_own or variant in self._interrupted)
+            and variant not in self._asked
+        ):
             self._asked.add(variant)
             self._interrupted.discard(variant)
             self._say(f"step traced: {report['num_ops']} operators; planning")
@@ -234,7 +238,7 @@ class WrappedStep:
             self._rest.lengthen()  # nothing new, and no plan; or nothing that will come again
         elif not traced or not waits:
             self._rest.end()
-        if known:  # a plan came into force here, between two steps
+        if known or borrowed:  # a plan came into force here, between two steps
             self._session.move_out()
             end_watching(self._session)
 
@@ -379,6 +383,7 @@ class WrappedStep:
             plans=plans,
             planning=planning,
             plans_from_cache=self._planner.plans_from_cache,
+            plans_of_other_sizes=self._planner.plans_of_other_sizes,
             plans_made_again=self._planner.plans_made_again,
             message=self._planner.message,
             share=self._options.share.note,

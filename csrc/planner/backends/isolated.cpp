@@ -10,7 +10,7 @@ namespace poet::planner {
 namespace {
 
 struct MipHeader {
-  int32_t status = 0;
+  int64_t status = 0;       // as wide as the rest: no byte of the message is left unwritten
   double work_seconds = 0;  // that the child was charged
   double objective = 0;
   double bound = 0;
@@ -18,7 +18,7 @@ struct MipHeader {
 };
 
 struct LpHeader {
-  int32_t status = 0;
+  int64_t status = 0;
   double work_seconds = 0;  // likewise
   double objective = 0;
   uint64_t columns = 0;
@@ -45,7 +45,7 @@ size_t sizeOf(const std::vector<T>& values) {
 // ---- in the child ----
 
 void sendResult(int socket, const LpResult& result, double work_seconds) {
-  const LpHeader header{.status = static_cast<int32_t>(result.status),
+  const LpHeader header{.status = static_cast<int64_t>(result.status),
                         .work_seconds = work_seconds,
                         .objective = result.objective,
                         .columns = result.x.size(),
@@ -159,7 +159,7 @@ std::optional<MipResult> solveInChild(double time_limit_seconds,
   Child child([&](int socket) {
     const double before = workSoFar();
     const MipResult result = solve();
-    const MipHeader header{.status = static_cast<int32_t>(result.status),
+    const MipHeader header{.status = static_cast<int64_t>(result.status),
                            .work_seconds = workSoFar() - before,
                            .objective = result.objective,
                            .bound = result.bound,
