@@ -170,7 +170,6 @@ class ModelRequest:
 _SPEAK_FOR_THEMSELVES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 
 
-
 def _is_out_of_memory(error: Exception) -> bool:
     """PyTorch's own on an accelerator, Python's, and what PyTorch's CPU allocator says."""
     kinds = (torch.OutOfMemoryError, MemoryError)
