@@ -74,6 +74,7 @@ py::dict countersToDict(Session& session) {
   result["unplanned_recomputes"] = ops.unplanned_recomputes;
   result["replayed_ops"] = ops.replayed_ops;
   result["evictions"] = ops.evictions;
+  result["skipped_frees"] = ops.skipped_frees;
   result["plan_switches"] = ops.switches;
   result["replay_seconds"] = ops.replay_seconds;
   result["planned_page_outs"] = pages.planned_page_outs;
@@ -116,13 +117,13 @@ void expectBatch(Session& session, const std::vector<py::object>& batch) {
 }
 
 void beginStep(Session& session, const py::object& inputs, const py::object& gradients,
-               const py::object& existing) {
+               const py::object& existing, bool all_are_known) {
   std::vector<KnownStorage> known;
   addKnown(inputs, ValueKind::kInput,
            known);  // the same storage may be in several: the first counts
   addKnown(gradients, ValueKind::kGradient, known);
   addKnown(existing, ValueKind::kBuffer, known);
-  session.beginStep(std::move(known));
+  session.beginStep(std::move(known), all_are_known);
 }
 
 bool beginUnrecorded(Session& session, const py::object& inputs) {
@@ -175,7 +176,8 @@ void bindRuntime(py::module_& m) {
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
       .def("wants_known", &Session::wantsKnown, py::call_guard<py::gil_scoped_release>())
-      .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"))
+      .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"),
+           py::arg("all_are_known"))
       .def("begin_unrecorded", &beginUnrecorded, py::arg("inputs"))
       .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),
            py::arg("paging"), py::arg("profile"), py::arg("strict"))

@@ -24,14 +24,24 @@ PageCopy AwayBetween::take(c10::StorageImpl* storage) {
   return copy;
 }
 
-void AwayBetween::restore(c10::StorageImpl* storage) {
+StorageHold AwayBetween::bytesOf(const PageCopy& copy, bool is_overwritten) {
+  try {
+    StorageHold fresh = pager_.read(copy);
+    POET_INTERNAL_ASSERT(!verify_ || Verifier::contentHash(*fresh) == copy.content_hash,
+                         "a value came back with other bytes than it was put away with");
+    return fresh;
+  } catch (const StoreError&) {
+    if (!is_overwritten) throw;
+    return Pager::freshStorage(copy.bytes);
+  }
+}
+
+void AwayBetween::restore(c10::StorageImpl* storage, bool is_overwritten) {
   const auto found = number_.find(storage);
   if (found == number_.end()) return;
   const Entry& entry = entries_[found->second];
   if (const StorageHold alive = entry.storage.lock()) {
-    const StorageHold fresh = pager_.read(entry.copy);
-    POET_INTERNAL_ASSERT(!verify_ || Verifier::contentHash(*fresh) == entry.copy.content_hash,
-                         "a value came back with other bytes than it was put away with");
+    const StorageHold fresh = bytesOf(entry.copy, is_overwritten);
     putBack(*alive, *fresh);
     ++pager_.counters().unplanned_page_ins;
   }

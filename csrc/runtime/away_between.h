@@ -21,8 +21,9 @@ class AwayBetween {
   void add(const StorageHold& storage, PageCopy copy);
   // Hands the copy over; invalid where there is none.
   PageCopy take(c10::StorageImpl* storage);
-  // Puts the data back if it is away. Throws what Pager::read throws; it is still away then.
-  void restore(c10::StorageImpl* storage);
+  // Puts the data back if it is away. Throws what Pager::read throws; it is still away then, unless
+  // all of it is about to be overwritten: then any data will do.
+  void restore(c10::StorageImpl* storage, bool is_overwritten = false);
   // All of them, each tried; throws the first error.
   void restoreAll();
   // Forgets what the program has dropped.
@@ -31,6 +32,8 @@ class AwayBetween {
   void setVerify(bool on) { verify_ = on; }
 
  private:
+  StorageHold bytesOf(const PageCopy& copy, bool is_overwritten);
+
   struct Entry {
     WeakStorage storage = noStorage();
     c10::StorageImpl* address = nullptr;

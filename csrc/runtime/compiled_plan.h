@@ -80,6 +80,10 @@ class CompiledPlan {
   }
   // Bytes resident while each op runs, by the simulator (POET_VERIFY).
   const std::vector<int64_t>& residentBytes() const { return resident_bytes_; }
+  // By which the plan's own peak exceeds its budget, as only that of joined plans may.
+  int64_t excessBytes() const {
+    return schedule_->ram_budget_bytes ? schedule_->peak_bytes - *schedule_->ram_budget_bytes : 0;
+  }
   // Random ops that a planned recompute repeats: the simulator counts their generator states.
   bool keepsGenerator(size_t op) const { return keeps_generator_[op]; }
 

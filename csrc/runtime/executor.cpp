@@ -4,6 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "graph/error.h"
@@ -19,6 +20,7 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   pager_.begin(plan_->graph().values().size());
   records_.resize(plan_->numOps());
   root_holds_.begin(*plan_);
+  stay_excess_ = StayExcess();
   verify_.beginStep();
 }
 
@@ -33,8 +35,18 @@ void Executor::leave() {
   root_holds_.clear();
   temporaries_.clear();
   held_for_copies_.clear();
+  stayed_.clear();
   written_elsewhere_.clear();
   reads_written_.clear();
+}
+
+std::string Executor::describe(ValueId v) const {
+  const OpId producer = plan_->graph().value(v).producer;
+  return detail::message("value ", v.index, " (",
+                         producer.valid() ? detail::message("made by op ", producer.index, ", ",
+                                                            plan_->graph().op(producer).name)
+                                          : "from before the step",
+                         ")");
 }
 
 std::string Executor::describe(size_t op) const {
@@ -80,7 +92,7 @@ int64_t Executor::firstOffset(ValueId v, const at::Tensor& t) const {
 
 int64_t Executor::shiftOf(ValueId v) const {
   const Residency::Entry& entry = residency_[v];
-  if (plan_->graph().value(v).producer.valid() || !entry.bound || entry.presumed) return 0;
+  if (!entry.bound || entry.presumed) return 0;  // of what the step made both offsets are 0
   return entry.first_offset - plan_->recording().first_offset[static_cast<size_t>(v.index)];
 }
 
@@ -120,6 +132,7 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   if (hot.has_before) {
     for (const Action& action : plan_->schedule().before[k_]) perform(action);
   }
+  if (!stayed_.empty()) noteStayed();
   if (hot.has_rescue) {
     for (ValueId v : plan_->rescuesBefore(k_)) {
       if (residency_[v].away && !residency_[v].ref.expired() && !pager_.hasCopy(v))
@@ -192,7 +205,8 @@ int64_t Executor::bytesHeldLonger() const {
     const Value& value = plan_->graph().value(v);
     const bool is_dead = value.death.valid() && static_cast<size_t>(value.death.index) < k_;
     // Whatever the plan says: NumPy shares it, say, or another thread has touched it.
-    const bool stays = residency_[v].kept || residency_[v].pinned;
+    const bool stays = residency_[v].kept || residency_[v].pinned ||
+                       std::find(stayed_.begin(), stayed_.end(), v) != stayed_.end();
     const bool longer = is_dead && !held_by_poet_only[static_cast<size_t>(v.index)];
     const bool unseen = is_dead && residency_[v].foreign;  // the tap never counted it
     if (unseen || (residency_.isAvailable(v) && (stays || longer))) bytes += value.bytes;
@@ -276,18 +290,36 @@ void Executor::free(ValueId v) {
     entry.resident = false;
     return;
   }
-  // Somebody holds it longer than in the trace: it is theirs now.
-  if (is_dead) return;
-  const bool stored = pager_.hasCopy(v);
+  // Where somebody holds it longer than in the trace it is theirs now.
+  if (entry.away || (!is_dead && letGo(v))) return;
+  ++counters_.skipped_frees;
+  stayed_.push_back(v);
+}
+
+bool Executor::letGo(ValueId v) {
   std::optional<RootHolds::Roots> roots;
-  if (!stored) {
-    if (plan_->wouldBeLost(v, k_)) return;
+  if (!pager_.hasCopy(v)) {
+    if (plan_->wouldBeLost(v, k_) || isStale(plan_->recipes().recipeOf(v))) return false;
     roots = root_holds_.rootsOf(v);
-    if (!roots) return;
+    if (!roots) return false;
   }
-  if (!residency_.evict(v)) return;
+  if (!residency_.evict(v)) return false;
   ++counters_.evictions;
   if (roots) root_holds_.hold(v, std::move(*roots));
+  return true;
+}
+
+// What the plan has away and is there all the same may take the step above its budget.
+void Executor::noteStayed() {
+  std::erase_if(stayed_,
+                [this](ValueId v) { return residency_[v].away || residency_[v].ref.expired(); });
+  const std::optional<int64_t> budget = plan_->schedule().ram_budget_bytes;
+  if (stayed_.empty() || !budget) return;
+  int64_t bytes = 0;
+  for (const ValueId v : stayed_) bytes += plan_->graph().value(v).bytes;
+  const int64_t excess = plan_->residentBytes()[k_] + bytes - *budget;
+  if (excess > stay_excess_.bytes)
+    stay_excess_ = {excess, bytes, describe(k_), describe(stayed_.front())};
 }
 
 uint64_t Executor::contentHash(ValueId v, const c10::StorageImpl& storage) const {

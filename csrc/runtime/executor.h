@@ -20,7 +20,8 @@ struct ExecutorCounters {
   int64_t unplanned_recomputes = 0;  // ... because something was needed that the plan had away
   int64_t replayed_ops = 0;
   int64_t evictions = 0;
-  int64_t switches = 0;  // of plans within a step
+  int64_t skipped_frees = 0;  // something else holds the memory, or it could not come back
+  int64_t switches = 0;       // of plans within a step
   double replay_seconds = 0;
   std::string
       first_unplanned;  // what needed the first unplanned recompute or page-in; empty: nothing
@@ -32,14 +33,24 @@ struct Presumed {
   StorageHold storage;
 };
 
+// By how much a step has gone above its plan's budget because memory stayed that the plan releases.
+struct StayExcess {
+  int64_t bytes = 0;
+  int64_t stayed_bytes = 0;
+  std::string where;  // the op
+  std::string first;  // one of the values that stayed
+};
+
 // One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see
 // Session. Not thread-safe: the session serializes.
 class Executor {
  public:
   void begin(std::shared_ptr<const CompiledPlan> plan);
   // Values from before the step, where they are believed to be; before the first op. What is in
-  // `between` and is away between the plan's steps stays away, all else comes back; then the plan's
-  // other such values are moved out. Throws what reading the store throws.
+  // `between` and is away between the plan's steps stays away, all else comes back but for what the
+  // store has lost, which stays in there; then the plan's other such values are moved out. What
+  // turns out to be another value goes to `between`: whoever runs an op asks there for what it
+  // shows.
   void presume(const std::vector<Presumed>& values, AwayBetween& between);
   // Lets go of everything. What is away must have been restored, or handed over.
   void end();
@@ -83,6 +94,8 @@ class Executor {
   // now): what has been made from it comes back, for the rest of the step, while it still can. See
   // Note [Written elsewhere].
   void expectWrite(c10::StorageImpl* storage);
+  // Whether the plan has away, or goes on to release, the storage's value or what is made from it.
+  bool countsOn(c10::StorageImpl* storage) const;
   // An op runs on another thread. What it makes the plan knows nothing of.
   void noteForeignOp() { verify_.suspend(); }
   // Its memory is handed out for good: never evicted again.
@@ -102,8 +115,8 @@ class Executor {
   void bringBackNow(ValueId v) { bringBackUnplanned(v); }
   // Bytes that are resident beside the values that ops have shown so far.
   int64_t unshownBytes() const;
-  // Hands what no op has shown yet and is away to `between`.
-  void handOverUnshown(AwayBetween& between);
+  // Hands what no op has shown yet and is away to what presume() was given, and forgets the rest.
+  void handOverUnshown();
   // Lets go of everything but the copies in the store.
   void leave();
 
@@ -115,6 +128,8 @@ class Executor {
   std::vector<int64_t> shifts() const;
   // Notes where this step had the plan's movedEarly() values.
   void noteStorages(std::vector<OutsideValue>& outside) const;
+  // Of this step so far.
+  const StayExcess& stayExcess() const { return stay_excess_; }
   Pager& pager() { return pager_; }
   const ExecutorCounters& counters() const { return counters_; }
   void setVerify(bool on) { verify_.setEnabled(on); }
@@ -130,11 +145,15 @@ class Executor {
   void advance();
   void confirm(const NewBinding& binding);
   void disown(ValueId v);
+  void handOver(ValueId v);
   int64_t firstOffset(ValueId v, const at::Tensor& t) const;
   int64_t shiftOf(ValueId v) const;
   bool matchesSlots(const CompiledPlan& plan, const c10::IValue* args);
   void perform(const Action& action);
   void free(ValueId v);
+  bool letGo(ValueId v);
+  void noteStayed();
+  std::string describe(ValueId v) const;
   void retain(ValueId v);
   void pageOut(ValueId v);
   void pageIn(ValueId v);
@@ -147,7 +166,7 @@ class Executor {
   bool canRecompute(ValueId v) const;
   bool mustComeBack(ValueId input) const;
   bool isWrittenElsewhere(ValueId v) const;
-  void pinWhatReadsWritten();
+  bool isStale(int recipe) const;
   void moveOutAtStart();
   void holdForCopies();
   void performAfter();
@@ -174,11 +193,14 @@ class Executor {
   size_t k_ = 0;
   Residency residency_;
   Pager pager_;
+  AwayBetween* between_ = nullptr;
   std::vector<OpRecord> records_;
   RootHolds root_holds_{residency_, pager_};
   std::vector<NewBinding> new_bindings_;
   std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only
+  std::vector<ValueId> stayed_;       // in memory, where the plan has them away
+  StayExcess stay_excess_;
   std::vector<ValueId> written_elsewhere_;  // see Note [Written elsewhere]
   std::vector<bool> reads_written_;         // by recipe; empty where nothing is
   ExecutorCounters counters_;

@@ -32,7 +32,10 @@ void Executor::restoreAll(bool keep_away_between_steps) {
 void Executor::touchStorage(c10::StorageImpl* storage) {
   const ValueId v = residency_.valueOf(storage);
   if (!v.valid()) return;
-  if (residency_[v].away) bringBackUnplanned(v);
+  if (residency_[v].away) {
+    bringBackUnplanned(v);
+    stayed_.push_back(v);
+  }
   residency_[v].pinned = true;
   if (!pager_.hasCopy(v)) return;
   pager_.drop(v);  // it may be written now, and then the copy is of no use
@@ -65,10 +68,10 @@ std::vector<bool> readersOf(const std::vector<ValueId>& written, const RecipeTab
 
 // Note [Written elsewhere]
 // No replay gives again what was made from a value before it was written where no op of the plan
-// says so. What can still be reached comes back while it can and stays for the rest of the step,
-// and so does what is made later: it may be made from what was made before the write and has gone.
-// What nobody holds any more is only there for replays of what stayed, and neither are needed:
-// recompute() leaves them out, and canRecompute() says no.
+// says so. What can still be reached, and has no copy in the store, comes back while it can and
+// stays for the rest of the step, and so does what is made later: it may be made from what was made
+// before the write and has gone. What nobody holds any more is only there for replays of what
+// stayed, and neither are needed: recompute() leaves them out, and canRecompute() says no.
 void Executor::expectWrite(c10::StorageImpl* storage) {
   const ValueId value = residency_.valueOf(storage);
   if (!value.valid() || isWrittenElsewhere(value)) return;
@@ -78,24 +81,44 @@ void Executor::expectWrite(c10::StorageImpl* storage) {
   const std::vector<ValueId> away = residency_.away();
   for (const ValueId v : away) {
     const int recipe = plan_->recipes().recipeOf(v);
-    if (recipe >= 0 && reads[static_cast<size_t>(recipe)] && !residency_[v].ref.expired())
-      bringBackUnplanned(v);
+    if (recipe < 0 || !reads[static_cast<size_t>(recipe)] || residency_[v].ref.expired() ||
+        pager_.hasCopy(v))
+      continue;
+    bringBackUnplanned(v);
+    stayed_.push_back(v);
   }
   written_elsewhere_ = std::move(written);
-  pinWhatReadsWritten();
+  reads_written_ = readersOf(written_elsewhere_, plan_->recipes());
 }
 
-void Executor::pinWhatReadsWritten() {
-  reads_written_ = readersOf(written_elsewhere_, plan_->recipes());
-  for (ValueId v(0); v.index < plan_->graph().numValues(); ++v.index) {
-    const int recipe = plan_->recipes().recipeOf(v);
-    if (recipe >= 0 && reads_written_[static_cast<size_t>(recipe)]) residency_[v].pinned = true;
-  }
+// Whether the recipe would not give again what it gave.
+bool Executor::isStale(int recipe) const {
+  return recipe >= 0 && !reads_written_.empty() && reads_written_[static_cast<size_t>(recipe)];
 }
 
 bool Executor::isWrittenElsewhere(ValueId v) const {
   return std::find(written_elsewhere_.begin(), written_elsewhere_.end(), v) !=
          written_elsewhere_.end();
+}
+
+bool Executor::countsOn(c10::StorageImpl* storage) const {
+  const ValueId value = residency_.valueOf(storage);
+  if (!value.valid()) return false;
+  const std::vector<bool> reads = readersOf({value}, plan_->recipes());
+  const auto is_concerned = [&](ValueId v) {
+    const int recipe = plan_->recipes().recipeOf(v);
+    return v == value || (recipe >= 0 && reads[static_cast<size_t>(recipe)]);
+  };
+  for (ValueId v(0); v.index < plan_->graph().numValues(); ++v.index) {
+    if (residency_[v].away && !pager_.hasCopy(v) && is_concerned(v)) return true;
+  }
+  const auto& before = plan_->schedule().before;
+  return std::any_of(before.begin() + static_cast<std::ptrdiff_t>(k_), before.end(),
+                     [&](const std::vector<Action>& actions) {
+                       return std::any_of(actions.begin(), actions.end(), [&](const Action& one) {
+                         return one.kind == ActionKind::kFree && is_concerned(ValueId(one.arg));
+                       });
+                     });
 }
 
 void Executor::touch(const c10::IValue* args, size_t count) {
@@ -157,16 +180,9 @@ int64_t Executor::unshownBytes() const {
   return bytes;
 }
 
-void Executor::handOverUnshown(AwayBetween& between) {
+void Executor::handOverUnshown() {
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
-    const Residency::Entry& entry = residency_[v];
-    if (!entry.bound || !entry.presumed) continue;
-    const StorageHold storage = entry.ref.lock();
-    if (storage && entry.away && pager_.hasCopy(v)) {
-      between.add(storage, pager_.give(v));
-    } else {
-      pager_.drop(v);  // what comes now numbers such values anew
-    }
+    if (residency_[v].presumed) disown(v);  // what comes now numbers such values anew
   }
 }
 
@@ -215,7 +231,7 @@ bool Executor::canSwitchTo(const CompiledPlan& plan) const {
 }
 
 // Values that no op has shown yet have other numbers in another plan: what was presumed of them is
-// presumed anew.
+// presumed anew. What the plan does not page is as if it had not been presumed.
 void Executor::renumberPresumed(const std::vector<Presumed>& values) {
   std::vector<std::pair<StorageHold, PageCopy>> away;
   std::vector<c10::StorageImpl*> written;
@@ -245,9 +261,7 @@ void Executor::renumberPresumed(const std::vector<Presumed>& values) {
       pager_.adopt(found->value, copy);
       continue;
     }
-    const StorageHold fresh = pager_.read(copy);
-    putBack(*storage, *fresh);
-    pager_.release(copy);
+    between_->add(storage, copy);
   }
   for (const Presumed& one : values) residency_.presume(one.value, one.storage, false);
   for (c10::StorageImpl* storage : written) {
@@ -264,7 +278,7 @@ void Executor::switchTo(std::shared_ptr<const CompiledPlan> plan,
   // Values are numbered in the order in which they are shown, so those shown so far have the same
   // numbers.
   renumberPresumed(values);
-  if (!written_elsewhere_.empty()) pinWhatReadsWritten();
+  if (!written_elsewhere_.empty()) reads_written_ = readersOf(written_elsewhere_, plan_->recipes());
   records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.switchTo(*plan_);
   const PlannedState planned = stateBefore(*plan_, k_);

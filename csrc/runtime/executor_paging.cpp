@@ -98,6 +98,7 @@ void Executor::dropStaleCopies() {
 
 void Executor::pageIn(ValueId v) {
   Residency::Entry& entry = residency_[v];
+  std::erase(stayed_, v);
   if (residency_.isAvailable(v)) {  // it never left
     if (k_ > static_cast<size_t>(plan_->graph().lastShown(v).index) && !entry.hold)
       entry.hold = entry.ref.lock();
@@ -160,17 +161,25 @@ bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<boo
 // values from before the step
 
 void Executor::presume(const std::vector<Presumed>& values, AwayBetween& between) {
+  between_ = &between;
+  const auto come_back = [](auto&& restore) {
+    try {
+      restore();
+      return true;
+    } catch (const StoreError&) {  // lost: who touches it hears of it
+      return false;
+    }
+  };
   for (const Presumed& one : values) {
     const bool stays_away = plan_->isAwayBetweenSteps(one.value) && between.has(one.storage.get());
     if (stays_away) {
       if (residency_.presume(one.value, one.storage, true))
         pager_.adopt(one.value, between.take(one.storage.get()));
-    } else {
-      between.restore(one.storage.get());
+    } else if (come_back([&] { between.restore(one.storage.get()); })) {
       residency_.presume(one.value, one.storage, false);
     }
   }
-  between.restoreAll();
+  come_back([&] { between.restoreAll(); });
   moveOutAtStart();
 }
 
@@ -196,11 +205,18 @@ void Executor::confirm(const NewBinding& binding) {
   residency_[binding.value].first_offset = binding.tensor->storage_offset();
 }
 
-// The storage is not that value's after all.
+// The storage is not that value's after all. Where it is away it stays so until something shows it:
+// the state that an optimizer had before another was loaded, say.
 void Executor::disown(ValueId v) {
-  if (residency_[v].away && !residency_[v].ref.expired()) bringBackUnplanned(v);
+  handOver(v);
   pager_.drop(v);
   residency_.unbind(v);
+}
+
+// What is away of a value that was presumed.
+void Executor::handOver(ValueId v) {
+  const StorageHold storage = residency_[v].away ? residency_[v].ref.lock() : StorageHold();
+  if (storage && pager_.hasCopy(v)) between_->add(storage, pager_.give(v));
 }
 
 void Executor::noteStorages(std::vector<OutsideValue>& outside) const {

@@ -13,10 +13,10 @@ namespace poet {
 
 void Executor::recompute(int recipe) {
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
+  for (const ValueId v : r.outputs) std::erase(stayed_, v);  // the plan has them here again
   const auto is_here = [this](ValueId v) { return residency_.isAvailable(v); };
-  const bool is_stale = !reads_written_.empty() && reads_written_[static_cast<size_t>(recipe)];
   // It could not be evicted, and what it was made from may have gone.
-  if (is_stale || std::all_of(r.outputs.begin(), r.outputs.end(), is_here)) {
+  if (isStale(recipe) || std::all_of(r.outputs.begin(), r.outputs.end(), is_here)) {
     for (ValueId v : r.outputs) {
       if (is_here(v) && k_ > static_cast<size_t>(plan_->graph().lastShown(v).index)) retain(v);
     }
@@ -68,12 +68,7 @@ void Executor::bringBack(ValueId v) {
 void Executor::noteUnplanned(ValueId v, const char* how) {
   verify_.noteUnplanned();
   if (!counters_.first_unplanned.empty()) return;
-  const OpId producer = plan_->graph().value(v).producer;
-  const std::string origin = producer.valid() ? detail::message("made by op ", producer.index, ", ",
-                                                                plan_->graph().op(producer).name)
-                                              : "from before the step";
-  counters_.first_unplanned =
-      detail::message("value ", v.index, " (", origin, ") ", how, " before ", describe(k_));
+  counters_.first_unplanned = detail::message(describe(v), " ", how, " before ", describe(k_));
 }
 
 void Executor::bringBackUnplanned(ValueId v) {

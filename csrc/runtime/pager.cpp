@@ -14,14 +14,14 @@ namespace {
 
 void* dataOf(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks().get(); }
 
-StorageHold freshStorage(int64_t bytes) {
+}  // namespace
+
+StorageHold Pager::freshStorage(int64_t bytes) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(bytes),
       allocator->allocate(static_cast<size_t>(bytes)), allocator, /*resizable=*/true);
 }
-
-}  // namespace
 
 // ------------------------------------------------------------------------------------------------
 // a step

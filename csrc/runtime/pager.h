@@ -110,6 +110,8 @@ class Pager {
   // The value has died in the meantime: nobody waits for it, unless that is why it is read.
   void letDie(ValueId v);
 
+  // Memory for a value's bytes. Throws what the allocator throws.
+  static StorageHold freshStorage(int64_t bytes);
   // Copies the storage's data to the store and waits for it: between steps. Invalid where the store
   // failed, or nothing is paged any more.
   PageCopy store(c10::StorageImpl& storage, uint64_t content_hash);

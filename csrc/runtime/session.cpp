@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <limits>
-#include <unordered_map>
 
 #include "graph/error.h"
 #include "trace/tensor_args.h"
@@ -31,15 +30,6 @@ bool isMetaRun(c10::DispatchKeySet keys) {
 }
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kMuchMore = int64_t{64} * 1024;
-// Bytes by which the plan's own peak exceeds its budget, as only that of joined plans may.
-int64_t excessOf(const CompiledPlan& plan) {
-  const Schedule& schedule = plan.schedule();
-  return schedule.ram_budget_bytes ? schedule.peak_bytes - *schedule.ram_budget_bytes : 0;
-}
-
-constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by which it is corrected
 
 }  // namespace
 
@@ -71,65 +61,6 @@ bool Session::nextStepIsTraced() {
   return record_next_ || variant == nullptr || variant->state != VariantState::kPlanned;
 }
 
-// Note [Outgrown plans]
-// What lies in memory beside a step counts in its plan's peak, and is known from the recording. It
-// may grow afterwards: the optimizer makes its state in a variant of its own, after the variant of
-// the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
-// exists is counted once more at the next step of each plan: at its first op, for what is gone by
-// then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
-// steps memory may grow without any being recorded (a copy of the model for averages): where more
-// large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
-// steps, it is counted as well. A program that keeps something of every step grows for ever: after
-// each plan that was made again for it, twice as many steps go by before the next count. A plan
-// that keeps the budget all the same stays; its predicted peak is what grows.
-bool Session::wantsKnown() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  Variant* variant = variants_.find(variants_.predict());
-  if (record_next_ || variant == nullptr || variant->state != VariantState::kPlanned) return false;
-  const auto budget = variant->plan->schedule().ram_budget_bytes;
-  const int64_t in_use = StepArena::counters().in_use_bytes;
-  const bool may_check = variant->followed >= variant->unchecked_until;
-  if (may_check && budget &&
-      in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
-    variant->has_unchecked_base = true;
-  if (variant->has_unchecked_base)
-    variant->arena_bytes_then = std::max(variant->arena_bytes_then, in_use);
-  return variant->has_unchecked_base;
-}
-
-void Session::countKnown() {
-  std::unordered_map<const void*, int64_t> found;
-  for (const KnownStorage& one : unchecked_) {
-    if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
-  }
-  unchecked_.clear();
-  known_bytes_ = 0;
-  for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
-}
-
-void Session::checkBase() {
-  Variant& variant = *variants_.find(current_);
-  variant.has_unchecked_base = false;
-  const Graph& graph = *variant.recording->graph;
-  // What no op shows is among the values, and not among the known.
-  int64_t base = *known_bytes_ + variant.recording->unshown_bytes;
-  for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
-  const Schedule& schedule = variant.plan->schedule();
-  const int64_t more = base - variant.plan->graph().baseBytes();
-  const int64_t since = base - graph.baseBytes();
-  if (since <= 0) return;  // another plan is on its way, or its peak is known
-  const bool holds =
-      !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
-  if (holds && since <= schedule.peak_bytes / kLeastShareTold) return;
-  auto grown = std::make_shared<Recording>(*variant.recording);
-  grown->grown_bytes += since;
-  grown->graph =
-      std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
-  variant.recording = std::move(grown);
-  grown_.push_back({current_, since, holds});
-  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
-}
-
 void Session::checkIdle() const {
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
                 "this step is running already (on another thread, or inside itself): wrap the "
@@ -138,6 +69,7 @@ void Session::checkIdle() const {
 
 void Session::startListening() {
   optimizer_depth_ = 0;  // one that raised, or that outlived its step, was never left
+  thread_ = std::this_thread::get_id();
   watch_.reset();
   has_away_ = false;
   listener_.emplace(shared_from_this());
@@ -154,7 +86,7 @@ void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
   });
 }
 
-void Session::beginStep(std::vector<KnownStorage> known) {
+void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   const std::lock_guard<std::mutex> lock(mutex_);
   checkIdle();
   inputs_.clear();
@@ -185,10 +117,10 @@ void Session::beginStep(std::vector<KnownStorage> known) {
     return;
   }
   leaveOutWhatHasNoMemory(known);
-  if (!policy_.isOn()) between_.restoreAll();
+  between_.dropDead();
   startListening();
   tap_.emplace();
-  recorder_ = std::make_unique<Recorder>(known);
+  recorder_ = std::make_unique<Recorder>(known, all_are_known);
   if (policy_.isOn()) {
     beginPolicy(known);
   } else {
@@ -269,6 +201,7 @@ void Session::settle(StepReport& report) {
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
     tellOfSwitchExcess(report);
+    tellOfStayExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
   } else if (unrecorded_) {
@@ -281,31 +214,6 @@ void Session::settle(StepReport& report) {
     variants_.checkBases();
   }
   variants_.noteStep(report.variant);
-}
-
-// A joined plan's peak is known. Where there is none (see Note [Joined plans]) the arena tells how
-// much more was in use than where the step has this plan from its first op on.
-void Session::tellOfSwitchExcess(StepReport& report) {
-  const Variant& variant = *variants_.find(current_);
-  const CompiledPlan& plan = executor_.plan();
-  if (!switched_ || report.over_bytes > 0) return;
-  int64_t more = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
-  if (&plan == variant.plan.get()) {
-    const int64_t usual = variant.arena_peak_bytes;
-    if (usual == 0) return;
-    more += counters_.arena_peak_bytes - usual;
-  }
-  report.over_bytes = std::max<int64_t>(0, excessOf(plan) + more);
-  if (report.over_bytes == 0) return;
-  ++counters_.steps_over_budget;
-  counters_.most_over_bytes = std::max(counters_.most_over_bytes, report.over_bytes);
-  const OpId peak = plan.schedule().peak_op;
-  report.over_text = detail::message(
-      "by ", report.over_bytes,
-      " bytes, having begun under the plan of another stream of operators",
-      &plan != variant.plan.get() && peak.valid() && peak < plan.graph().endOfStep()
-          ? detail::message(", at op ", peak.index, " (", plan.graph().op(peak).name, ")")
-          : std::string());
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -328,6 +236,7 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       record(op, below, stack, lock);
       return;
     default:
+      bringBackFor(op, *stack);
       lock.unlock();
       op.redispatchBoxed(below, stack);
   }
@@ -361,6 +270,7 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     countKnown();
     checkBase();
   }
+  bringBackFor(op, *stack);
   executor_.before(argumentsOf(op, *stack), below);
   double* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
   const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
@@ -394,7 +304,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   if (!plan || !executor_.canSwitchTo(*plan) || !hasRoomFor(*plan)) plan = variant.plan;
   if (!executor_.canSwitchTo(*plan)) return false;
   // What comes back for the other plan may need more than the budget; the policy does not.
-  if (policy_.isOn() && (excessOf(*plan) > 0 || !executor_.isReadyFor(*plan))) return false;
+  if (policy_.isOn() && (plan->excessBytes() > 0 || !executor_.isReadyFor(*plan))) return false;
   const std::vector<Presumed> unshown = locate(variant, *plan);
   executor_.switchTo(std::move(plan), unshown);
   current_ = other;
@@ -405,7 +315,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   return executor_.matches(op, args, why);
 }
 
-// The step left its plan: everything comes back, and the rest of it is traced.
+// The step left its plan: what it has shown so far comes back, and the rest of it is traced.
 void Session::depart(std::string why) {
   if (raised_) {  // a recording would lack that op, and be no step that ever comes
     loseTrack(detail::message("an operator raised an error that the step caught; then ", why));
@@ -417,8 +327,9 @@ void Session::depart(std::string why) {
   if (policy_.isOn()) {
     departOnline();
   } else {
-    executor_.restoreAll();
     const std::vector<WeakStorage> bound = executor_.boundStorages();
+    executor_.handOverUnshown();
+    executor_.restoreAll();
     for (const WeakStorage& one : bound) enrollIfAlive(one);
     recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
                                            executor_.shifts(), inputs_);

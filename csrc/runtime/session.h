@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/profile.h"
@@ -71,7 +72,8 @@ class POET_API Session final : public Listener,
   bool nextStepIsTraced();
   // Whether it is needed once more before a step that follows a plan. See Note [Outgrown plans].
   bool wantsKnown();
-  void beginStep(std::vector<KnownStorage> known);
+  // `all_are_known`: `known` is all that the program has.
+  void beginStep(std::vector<KnownStorage> known, bool all_are_known = false);
   // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
   // batch's. False, and nothing has begun, where it is not known what is resident.
   bool beginUnrecorded(const std::vector<KnownStorage>& inputs);
@@ -132,6 +134,8 @@ class POET_API Session final : public Listener,
   void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
             torch::jit::Stack* stack) override;
   void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
+  int64_t bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;
+  void expectBytes(int64_t bytes) override { makeRoom(bytes); }
   void makeRoom(int64_t bytes) override;  // while a kernel runs
 
  private:
@@ -148,13 +152,17 @@ class POET_API Session final : public Listener,
   void loseTrack(std::string why);
   void finishFollowed();
   void settle(StepReport& report);
-  void tellOfSwitchExcess(StepReport& report);
   void closeStep();
   void startListening();
   void checkIdle() const;
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
+
+  // session_memory.cpp
   void countKnown();
   void checkBase();
+  void tellOfSwitchExcess(StepReport& report);
+  void tellOfStayExcess(StepReport& report);
+  void noteExcess(StepReport& report, int64_t bytes, std::string text);
 
   // session_online.cpp
   OverBudget overBudget() const;
@@ -173,6 +181,8 @@ class POET_API Session final : public Listener,
   bool hasRoomFor(const CompiledPlan& plan);
   bool hasStoreOrOpens();
   void watchWhatIsAway();
+  void bringBackFor(const at::Tensor& t, bool is_overwritten = false);
+  void bringBackFor(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
   // session_pause.cpp
   std::vector<StorageHold> pausable(const std::vector<at::Tensor>& leaves);
@@ -208,6 +218,7 @@ class POET_API Session final : public Listener,
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
   std::vector<GrownPlan> grown_;         // for the report of the running step
+  std::thread::id thread_;               // that the latest step runs on
   int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
   bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it
   bool record_next_ = false;             // the last step did what no recording shows

@@ -84,7 +84,7 @@ void Session::departOnline() {
   recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), done, bound,
                                          executor_.shifts(), inputs_);
   const int64_t unshown = executor_.unshownBytes();
-  executor_.handOverUnshown(between_);
+  executor_.handOverUnshown();
   policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);
   try {
     policy_.takeOver(executor_, done);
@@ -99,16 +99,7 @@ void Session::departOnline() {
 
 void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
-  if (policy_.isActive() && !between_.empty()) {
-    const size_t count = op.schema().arguments().size();
-    const AllocatorTap::HiddenGuard hidden;
-    const AllocatorTap::RoomGuard room(&policy_);
-    forEachTensor(stack->data() + (stack->size() - count), count,
-                  [&](const at::Tensor& t, int, int) {
-                    if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
-                    return true;
-                  });
-  }
+  bringBackFor(op, *stack);
   recorder_->run(op, below, stack, &lock);
 }
 

@@ -1,4 +1,7 @@
 // The session's store, values that are away between steps, and accesses that no step hears.
+#include <optional>
+#include <thread>
+
 #include "graph/error.h"
 #include "runtime/session.h"
 #include "trace/op_traits.h"
@@ -151,6 +154,31 @@ void Session::moveOut() {
   closeStep();
 }
 
+// Of what is away between the steps. A step that is recorded shows nothing of it, and its policy
+// makes room.
+void Session::bringBackFor(const at::Tensor& t, bool is_overwritten) {
+  if (between_.empty() || !isManaged(t)) return;
+  const bool is_recorded = recorder_ != nullptr;
+  std::optional<AllocatorTap::HiddenGuard> hidden;
+  std::optional<AllocatorTap::RoomGuard> room;
+  if (is_recorded) hidden.emplace();
+  if (is_recorded && policy_.isActive()) room.emplace(&policy_);
+  between_.restore(t.storage().unsafeGetStorageImpl(), is_overwritten);
+}
+
+// What the op reads first: where that is lost, what it would have overwritten stays as it is.
+void Session::bringBackFor(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (between_.empty()) return;
+  const size_t count = op.schema().arguments().size();
+  const c10::IValue* args = stack.data() + (stack.size() - count);
+  for (const bool written : {false, true}) {
+    forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
+      if (written == (arg == 0 && overwrites(op, args, t))) bringBackFor(t, written);
+      return true;
+    });
+  }
+}
+
 void Session::bringBack() {
   const std::lock_guard<std::mutex> lock(mutex_);
   between_.restoreAll();
@@ -183,13 +211,22 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
       return true;
     });
   }
-  if (mode_ == Mode::kFollow) return;
   if (policy_.isActive()) policy_.touch(args, count);
-  forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
-    if (isManaged(t)) between_.restore(t.storage().unsafeGetStorageImpl());
+  bringBackFor(op, *stack);
+  if (mode_ == Mode::kIdle) watchWhatIsAway();
+}
+
+int64_t Session::bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!has_away_) return 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t count = op.schema().arguments().size();
+  int64_t bytes = 0;
+  forEachTensor(stack.data() + (stack.size() - count), count, [&](const at::Tensor& t, int, int) {
+    if (isManaged(t) && between_.has(t.storage().unsafeGetStorageImpl()))
+      bytes += static_cast<int64_t>(t.storage().nbytes());
     return true;
   });
-  if (mode_ == Mode::kIdle) watchWhatIsAway();
+  return bytes;
 }
 
 void Session::touch(const at::Tensor& t, bool for_good) {
@@ -197,13 +234,18 @@ void Session::touch(const at::Tensor& t, bool for_good) {
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  // What was made from it cannot be made again: the policy makes room for what comes back.
+  if (mode_ == Mode::kFollow && for_good && policy_.isOn() && executor_.countsOn(storage) &&
+      std::this_thread::get_id() == thread_)
+    depart("a raw reader was given memory that the plan counts on");
   if (mode_ == Mode::kFollow) {
+    bringBackFor(t);  // what the store has lost
     executor_.touchStorage(storage);
     if (for_good) executor_.expectWrite(storage);
   } else {
     if (recorder_) recorder_->noteRead(t, for_good);
     if (policy_.isActive()) policy_.touchStorage(storage);
-    between_.restore(storage);
+    bringBackFor(t);
     if (mode_ == Mode::kIdle) watchWhatIsAway();
   }
   if (for_good) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));

@@ -241,6 +241,7 @@ StepStats TrainingStep::Impl::stats() {
   result.replayed_ops = ops.replayed_ops;
   result.replay_seconds = ops.replay_seconds;
   result.evictions = ops.evictions;
+  result.skipped_frees = ops.skipped_frees;
   result.plan_switches = ops.switches;
   const OnlineCounters online = session_->onlineCounters();
   result.online_steps = online.steps;

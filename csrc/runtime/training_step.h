@@ -67,6 +67,7 @@ struct StepStats {
   int64_t replayed_ops = 0;
   double replay_seconds = 0;
   int64_t evictions = 0;
+  int64_t skipped_frees = 0;  // values that stayed although the plan releases them
   int64_t plan_switches = 0;
   int64_t online_steps = 0;  // in which the online policy had to make room
   int64_t online_evictions = 0;

@@ -47,7 +47,13 @@ std::vector<std::shared_ptr<Listener>> others() {
 
 void tellOthers(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   try {
-    for (const auto& listener : others()) listener->onForeignOp(op, stack);
+    const auto all = others();
+    int64_t bytes = 0;  // asked for one after the other: no listener's lock is held under another's
+    if (t_listener != nullptr) {
+      for (const auto& listener : all) bytes += listener->bytesToBringBack(op, *stack);
+    }
+    if (bytes > 0) t_listener->expectBytes(bytes);
+    for (const auto& listener : all) listener->onForeignOp(op, stack);
   } catch (const Error&) {
     if (const auto handler = g_handler.load()) handler();
     throw;

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 #include <c10/core/DispatchKeySet.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "graph/export.h"
@@ -25,6 +26,13 @@ class POET_API Listener {
   // that inherited the dispatch state) or one that runs a step of its own; or, while the listener
   // watches, any op that it does not hear.
   virtual void onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stack) = 0;
+  // Bytes that onForeignOp() would take to bring back what the op touches.
+  virtual int64_t bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    static_cast<void>(op), static_cast<void>(stack);
+    return 0;
+  }
+  // Before another listener takes so many bytes for an op of this one's step.
+  virtual void expectBytes(int64_t bytes) { static_cast<void>(bytes); }
 };
 
 // The boxed fallback.

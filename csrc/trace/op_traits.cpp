@@ -1,11 +1,15 @@
 #include "trace/op_traits.h"
 
+#include <ATen/ExpandUtils.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+
+#include "trace/tensor_args.h"
 
 namespace poet {
 namespace {
@@ -97,6 +101,8 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" ||
                             base == "set_data" || base == "_resize_output_" ||
                             base == "record_stream";
+  traits->overwrites_first = traits->known_pure && (base == "copy_" || base == "fill_" ||
+                                                    base == "zero_" || base == "_foreach_zero_");
   traits->lends_inputs = lendsInputs(schema);
   for (const c10::Argument& arg : schema.arguments()) {
     traits->writes_arg.push_back(arg.alias_info() != nullptr && arg.alias_info()->isWrite());
@@ -106,6 +112,19 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
 }
 
 }  // namespace
+
+bool overwrites(const c10::OperatorHandle& op, const c10::IValue* args, const at::Tensor& t) {
+  if (!traitsOf(op).overwrites_first || !isManaged(t) ||
+      t.unsafeGetTensorImpl()->is_python_dispatch())
+    return false;
+  const bool is_whole = t.storage_offset() == 0 && t.is_non_overlapping_and_dense() &&
+                        static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
+  if (!is_whole || op.schema().arguments().size() < 2 || !args[1].isTensor()) return is_whole;
+  const at::Tensor& from = args[1].toTensor();
+  if (op.schema().name() == "aten::fill_") return isManaged(from) && from.dim() == 0;
+  return isManaged(from) && at::is_expandable_to(from.sizes(), t.sizes()) &&
+         from.storage().unsafeGetStorageImpl() != t.storage().unsafeGetStorageImpl();
+}
 
 const OpTraits& traitsOf(const c10::OperatorHandle& op) {
   static std::mutex mutex;

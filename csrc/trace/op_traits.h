@@ -1,6 +1,7 @@
 // What an operator's schema and name say about running it again.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
@@ -26,7 +27,8 @@ struct OpTraits {
   // Batch norm: running statistics that training updates though the schema may not say so.
   std::vector<int16_t> statistic_args;
   int16_t training_arg = -1;
-  std::vector<bool> writes_arg;  // per argument: the schema marks it as written
+  bool overwrites_first = false;  // copy_, fill_ and zero_: nothing of what it held is left
+  std::vector<bool> writes_arg;   // per argument: the schema marks it as written
 
   bool isStatistic(int arg) const {
     return std::find(statistic_args.begin(), statistic_args.end(), arg) != statistic_args.end();
@@ -39,5 +41,9 @@ struct OpTraits {
 
 // Cached by operator; thread-safe; the reference stays valid.
 const OpTraits& traitsOf(const c10::OperatorHandle& op);
+
+// Whether the op, which takes `t` as its first argument or in that list, writes every byte of t's
+// storage whatever was there, and cannot fail.
+bool overwrites(const c10::OperatorHandle& op, const c10::IValue* args, const at::Tensor& t);
 
 }  // namespace poet

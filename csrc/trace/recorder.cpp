@@ -46,7 +46,8 @@ bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_lea
 
 }  // namespace
 
-Recorder::Recorder(std::vector<KnownStorage> known) {
+Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known)
+    : all_are_known_(all_are_known) {
   for (size_t i = 0; i < known.size(); ++i) {
     const StorageHold storage = known[i].storage.lock();
     if (!storage || known_at_.count(storage.get()) > 0) continue;
@@ -209,7 +210,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
-  unshown_.show(*storage);
+  const std::optional<OpId> taken_after = unshown_.show(*storage);
+  if (known == known_at_.end() && !producer.valid()) noteArrival(id, *storage, taken_after);
   if (known != known_at_.end()) {
     known_[known->second].touched = true;
     if (known_[known->second].storage.kind == ValueKind::kInput) {
@@ -239,6 +241,16 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   }
   alive_.push_back({id, storage, t.storage().getWeakStorageImpl()});
   return id;
+}
+
+// See Note [Memory that no operator shows]. Of foreign memory nobody tells when it came: it counts
+// from the op before the one that shows it.
+void Recorder::noteArrival(ValueId value, const c10::StorageImpl& storage,
+                           std::optional<OpId> after) {
+  if (static_cast<int64_t>(storage.nbytes()) <= kHeldBytes) return;
+  const bool is_foreign = all_are_known_ && !AllocatorTap::isFromAllocator(storage);
+  if (!after && is_foreign) after = OpId(static_cast<int64_t>(ops_.size()) - 2);
+  if (after && after->valid()) arrivals_.emplace_back(value, *after);
 }
 
 Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer) {

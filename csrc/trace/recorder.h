@@ -4,9 +4,11 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "trace/allocator_tap.h"
@@ -49,7 +51,9 @@ class Companion {
 // gone, because it will be used again.
 class Recorder {
  public:
-  explicit Recorder(std::vector<KnownStorage> known);
+  // `all_are_known`: what is not among `known`, and has memory that is not the allocator's, has
+  // come since the step began.
+  explicit Recorder(std::vector<KnownStorage> known, bool all_are_known = false);
 
   // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and
   // bound[v] the storage that value v has in this step (expired where it died), shifts[v] by how
@@ -122,6 +126,9 @@ class Recorder {
   void labelValues();
   void labelGradients();
   ValueKind kindOf(size_t value) const;
+  void noteArrival(ValueId value, const c10::StorageImpl& storage, std::optional<OpId> after);
+  OpId makerOf(OpId before) const;
+  void addArrivals();
   int64_t addUntouched();
   int64_t addUnshown();
   void addGrowths();
@@ -160,6 +167,8 @@ class Recorder {
     int64_t bytes;
   };
   std::vector<Growth> growths_;
+  // Values that came without an operator, each after that op.
+  std::vector<std::pair<ValueId, OpId>> arrivals_;
   std::unordered_map<int32_t, int64_t> grown_bytes_;  // by value, in all
   // See Note [Read beside the step]. Before an op has shown it:
   struct ReadBeside {
@@ -173,6 +182,7 @@ class Recorder {
   int kernels_ = 0;  // that run now: one may call ops of its own
   int64_t inherited_base_bytes_ = 0;
   size_t inherited_values_ = 0;
+  bool all_are_known_ = false;
   bool in_optimizer_ = false;
   bool seen_backward_ = false;
 };

@@ -74,6 +74,28 @@ int64_t Recorder::addUntouched() {
   return base;
 }
 
+// The op that what came after `before` is made an output of: the last that is not run again anyway.
+OpId Recorder::makerOf(OpId before) const {
+  while (before.valid() && !node(before).metadata_only &&
+         (node(before).replayable || op(before).raises))
+    before = OpId(before.index - 1);
+  return before;
+}
+
+// See Note [Memory that no operator shows].
+void Recorder::addArrivals() {
+  for (const auto& [v, after] : arrivals_) {
+    const OpId maker = makerOf(after);
+    if (!maker.valid()) continue;
+    Value& value = values_[static_cast<size_t>(v.index)];
+    value.producer = maker;
+    value.evictable = false;
+    Op& node = graph_ops_[static_cast<size_t>(maker.index)];
+    node.outputs.push_back(v);
+    node.replayable = false;
+  }
+}
+
 // See Note [Memory that no operator shows]. Returns the bytes of those that no op precedes.
 int64_t Recorder::addUnshown() {
   int64_t without_op = 0;
@@ -84,9 +106,7 @@ int64_t Recorder::addUnshown() {
     value.bytes = block.bytes;
     value.death = block.death;
     value.evictable = false;
-    OpId before = block.before;
-    while (!block.is_result && before.valid() && !node(before).metadata_only)
-      before = OpId(before.index - 1);
+    const OpId before = block.is_result ? block.before : makerOf(block.before);
     value.producer = before;
     if (before.valid()) {
       Op& maker = graph_ops_[static_cast<size_t>(before.index)];
@@ -200,6 +220,7 @@ std::unique_ptr<Recording> Recorder::finish() {
   unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   labelValues();
   keepWhatCannotBeFound();
+  addArrivals();
   const int64_t base = addUntouched();
   auto recording = std::make_unique<Recording>();
   const size_t shown_values = values_.size();

@@ -42,10 +42,14 @@ void UnshownMemory::giveBack(const void* block, OpId last) {
   living_.erase(found);
 }
 
-void UnshownMemory::show(c10::StorageImpl& storage) {
+std::optional<OpId> UnshownMemory::show(c10::StorageImpl& storage) {
   const void* block = storage._mutable_data_ptr_no_checks().get();
-  if (!living_.empty()) living_.erase(block);
   if (!left_by_op_.empty()) left_by_op_.erase(block);
+  const auto found = living_.find(block);
+  if (found == living_.end()) return std::nullopt;
+  const OpId before = found->second.before;
+  living_.erase(found);
+  return before;
 }
 
 std::vector<UnshownMemory::Block> UnshownMemory::take(OpId end) {

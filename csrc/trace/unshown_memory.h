@@ -4,6 +4,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,11 +17,15 @@ namespace poet {
 // torch.get_rng_state() and the like take memory between two operators, and the tensor may never be
 // an operator's argument: torch.utils.checkpoint keeps such a state of each segment until it runs
 // again. The allocator's log tells of these blocks. Each is a value that stays where it is, with
-// the lifetime of the block: the recorder makes it an output of the op before it was taken, or, for
-// the sake of that op's recipe, of the last view before that (of none where there was none). Blocks
+// the lifetime of the block: the recorder makes it an output of the op before it was taken, or, as
+// that is not run again then, of the last before that which is not anyway, or is a view (of none
+// where there was none). Blocks
 // that operators take inside are their outputs or their workspace, and not in here; unless their
 // results have no storage of their own (an mkldnn tensor, say): what is left then is what these are
 // made of, a value of that op.
+//
+// What such a block holds an operator may show later on (a tensor over a NumPy array, one that
+// native code made): it is a value like others then, but for that it begins in the same way.
 //
 // Of one thread at a time: blocks of other threads are not seen. Not thread-safe.
 class UnshownMemory {
@@ -36,8 +41,9 @@ class UnshownMemory {
   // none has). In an op, or before it.
   void noteOp(OpId last);
   void noteGap(OpId last);
-  // An op shows the storage: it is a value of its own.
-  void show(c10::StorageImpl& storage);
+  // An op shows the storage: it is a value of its own. The last op that had run when its memory was
+  // taken (kNoOp: none had), where that was between two ops of this step.
+  std::optional<OpId> show(c10::StorageImpl& storage);
   // After the outputs of `op`, the last that noteOp() heard of, were shown: all else that it left
   // behind is what results without storage are made of. Returns the bytes.
   int64_t keepWhatOpLeft(OpId op);

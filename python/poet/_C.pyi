@@ -342,6 +342,7 @@ class Session:
         inputs: Iterable[object],
         gradients: Iterable[object],
         existing: Iterable[object],
+        all_are_known: bool,
     ) -> None: ...
     def begin_unrecorded(self, inputs: Iterable[object]) -> bool: ...
     def set_budget(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import math
@@ -156,6 +157,10 @@ class _Reader:
         if errors:
             place = list(errors[0].path)
             raise self._error([str(part) for part in place], errors[0].message)
+        for name, source in self._document["sources"].items():
+            if not _is_in_calendar(source["date"]):
+                message = f"expected a day of the calendar, got {source['date']!r}"
+                raise self._error(["sources", name, "date"], message)
         for field, stated in self._stated():
             if math.isnan(stated["value"]):  # which the schema lets pass
                 raise self._error(field.split("."), "expected a number, got nan")
@@ -269,6 +274,15 @@ class _Reader:
 
 
 _STORE_FIELDS = ("read_rate", "write_rate", "read_latency_seconds", "write_latency_seconds")
+
+
+def _is_in_calendar(date: str) -> bool:
+    """Of a date as the schema has it, which knows of no month how long it is."""
+    try:
+        datetime.date.fromisoformat(date + "0000-01-01"[len(date) :])
+    except ValueError:
+        return False
+    return True
 
 
 @functools.cache

@@ -235,7 +235,7 @@ def run_step(
     with optimizer_phases(session):
         failed = True
         try:  # a signal may arrive anywhere: what has begun must end
-            session.begin_step(batch, gradients, existing)
+            session.begin_step(batch, gradients, existing, held is None)
             del existing, gradients
             raw_doors.open(session)
             result = step(*args, **kwargs)

@@ -148,6 +148,8 @@ class ModelRequest:
         except PoetError:
             raise
         except Exception as error:  # the model's own, of whatever kind
+            if _is_out_of_memory(error):  # on a larger machine it would run
+                raise
             what = str(error) if isinstance(error, _SPEAK_FOR_THEMSELVES) else repr(error)
             raise ArgumentError(
                 f"model: {type(module).__name__} cannot run on these inputs: {what}. Check that "
@@ -166,6 +168,13 @@ class ModelRequest:
 
 # Errors whose text says what is wrong; of a KeyError, say, it is the key alone.
 _SPEAK_FOR_THEMSELVES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's own on an accelerator, Python's, and what PyTorch's CPU allocator says."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)
+
 
 _WHO_TAKES = {
     "inputs": "It goes with an nn.Module.",

@@ -28,6 +28,8 @@ class StepStats:
         replayed_ops: operators that were run again.
         replay_seconds: time that they took.
         evictions: times that a value's memory was released before its end.
+        skipped_frees: times that a value's memory stayed although the plan releases it, because
+            something else holds it: a NumPy array, another thread, `poet.keep`, the program itself.
         planned_page_outs: times that a value was moved to secondary storage by the plan.
         planned_page_ins: times that a value was read back by the plan.
         unplanned_page_ins: times that a value was read back because something touched it.
@@ -87,6 +89,7 @@ class StepStats:
     replayed_ops: int
     replay_seconds: float
     evictions: int
+    skipped_frees: int
     planned_page_outs: int
     planned_page_ins: int
     unplanned_page_ins: int

@@ -177,7 +177,6 @@ class WrappedStep:
         shown = batch or tensors_behind((args, kwargs))
         self._session.expect_batch(shown)
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
-            self._session.bring_back()  # what pause() moved out
             result, excess = run_unrecorded(self._session, self._step, args, kwargs)
             self._planner.tell_of_excess(excess)
             return result
@@ -411,8 +410,8 @@ class WrappedStep:
 
         That is what the calls so far have shown of it: parameters, buffers, optimizer state and
         gradients. Each comes back by itself when something on this thread touches it (an operator,
-        `numpy()`, `torch.save` ...), and all of them at the next call. Call it on the thread that
-        runs the steps, between two of them.
+        `numpy()`, `torch.save` ...), and all that the next call needs by its end. Call it on the
+        thread that runs the steps, between two of them.
 
         Returns:
             Bytes that this released. 0 where nothing is left to release, before the first call,

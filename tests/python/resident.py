@@ -45,43 +45,12 @@ def budget_at(share: float, step: Callable[..., Any], *args: Any) -> int:
     return beside + int(share * (graph.plain_peak_bytes() - beside))
 
 
-class Peak:
-    """The most that was resident within the block from `begin()` on, by the profiler's events.
-
-    It knows the size of what is freed only where it saw it come: so the block begins before there
-    is a model.
-    """
-
-    _MARK = "from here on"
-
-    def __enter__(self) -> Peak:
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        self._profile.__enter__()
-        return self
-
-    def begin(self) -> None:
-        self._before = resident_bytes()
-        with record_function(self._MARK):
-            pass
-
-    def __exit__(self, *error: Any) -> None:
-        self._profile.__exit__(*error)
-        profiler: Any = self._profile.profiler
-        events = profiler.kineto_results.events()
-        (begin,) = [e.start_ns() for e in events if e.name() == self._MARK]
-        memory = [e for e in events if e.name() == "[memory]" and e.start_ns() > begin]
-        resident = self.bytes = self._before
-        for event in sorted(memory, key=lambda e: e.start_ns()):
-            resident += event.nbytes()
-            self.bytes = max(self.bytes, resident)
-
-
 class Peaks:
     """The most that was resident between each `mark()` and the next, by the profiler's events.
 
-    Begins before there is a model, as `Peak`; one block around all calls, so that what leaves in a
-    later call than it came in is known. Nothing is asked of tensors meanwhile: that brings back
-    what is away between calls.
+    They know the size of what is freed only where they saw it come: so the block begins before
+    there is a model, and is one around all calls, for what leaves in a later call than it came in.
+    Nothing is asked of tensors meanwhile: that brings back what is away between calls.
     """
 
     _MARK = "a call begins"

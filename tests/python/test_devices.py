@@ -74,6 +74,7 @@ DAMAGE = [
     ("compute_watts = { value = 0.0109824,", "compute_watts = { value = 0,", "power", "0"),
     ('kernels = "direct"', 'kernels = "magic"', "kernels", "magic"),
     ("dma_channels = { value = 0,", "dma_channels = { value = 0.5,", "store.dma_channels", "0.5"),
+    ('date = "2021-11"', 'date = "2099-02-30"', "sources.nrf52840.date", "2099-02-30"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import zoo
 from random_plans import STORE_DEVICE
-from resident import Peak, resident_bytes
+from resident import Peaks, resident_bytes
 from torch import nn
 from zoo import Case, differences
 
@@ -181,21 +181,22 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
     assert graph is not None
     budget = _slack(graph, share) - before
     del probe, free, graph
-    with Peak() as peak:
+    with Peaks() as peaks:
         case = _build(kind)
         budget += resident_bytes()
         online = _Online(case, budget, paging=paging)
         batch = case.batches(0)
-        peak.begin()
+        peaks.mark()
         online(*batch)
+    (peak,) = peaks.bytes
     report = online.reports[0]
     if kind in _HELD:
         assert report["over_bytes"] == 0, report["over_text"]
     if report["over_bytes"] == 0:
-        assert peak.bytes <= budget, online.session.counters()
+        assert peak <= budget, online.session.counters()
     else:
         assert report["over_text"]
-        assert peak.bytes <= budget + report["over_bytes"]
+        assert peak <= budget + report["over_bytes"]
 
 
 # ---- departures, shapes, bounded caches
@@ -223,17 +224,6 @@ def _net() -> tuple[Any, torch.Tensor]:
     return (step, net), x
 
 
-def _peaks(step: Callable[..., Any], calls: list[Callable[[], tuple[Any, ...]]]) -> list[int]:
-    peaks = []
-    for args in calls:
-        ready = args()
-        with Peak() as peak:
-            peak.begin()
-            step(*ready)
-        peaks.append(peak.bytes)
-    return peaks
-
-
 def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() -> None:
     (probe, _), x = _net()
     graph = poet.trace(probe, x)
@@ -241,21 +231,25 @@ def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() ->
     budget = _slack(graph, 0.5) - before
     del probe, graph, x
     (plain, plain_net), _ = _net()
-    (own, net), x = _net()
-    budget += resident_bytes()
-    calls: list[Callable[[], tuple[Any, ...]]] = [lambda: (x,)] * 5
-    calls += [lambda: (x, True)] * 2 + [lambda: (x[:3000],), lambda: (x[:2000], True), lambda: (x,)]
-    step = poet.wrap(
-        own, ram_budget=budget, background=False, paging=False, cache_dir=None, time_limit_s=10
-    )
-    torch.manual_seed(1)
-    with warnings.catch_warnings():
+    with Peaks() as peaks, warnings.catch_warnings():
         warnings.simplefilter("error", poet.BudgetWarning)
-        peaks = _peaks(step, calls)
+        (own, net), x = _net()
+        budget += resident_bytes()
+        calls: list[Callable[[], tuple[Any, ...]]] = [lambda: (x,)] * 5
+        calls += [lambda: (x, True)] * 2
+        calls += [lambda: (x[:3000],), lambda: (x[:2000], True), lambda: (x,)]
+        step = poet.wrap(
+            own, ram_budget=budget, background=False, paging=False, cache_dir=None, time_limit_s=10
+        )
+        torch.manual_seed(1)
+        for args in calls:
+            ready = args()
+            peaks.mark()
+            step(*ready)
     stats = step.stats
     assert stats.followed_steps >= 2 and stats.departures >= 2 and stats.online_steps >= 3
     assert stats.steps_over_budget == 0
-    assert max(peaks) <= budget, [p - budget for p in peaks]
+    assert max(peaks.bytes) <= budget, [p - budget for p in peaks.bytes]
     assert stats.hits + stats.misses == stats.steps == len(calls)
     torch.manual_seed(1)
     for args in calls:

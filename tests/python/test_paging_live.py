@@ -114,13 +114,14 @@ class _Model:
 
 
 class _Wrapped(_Model):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, verify: bool = False) -> None:
         super().__init__()
-        self.session = _C.Session(verify=False)
+        self.session = _C.Session(verify=verify)
         self.session.set_store(str(folder))
 
     def run(self, calls: int) -> _Wrapped:
         for _ in range(calls):
+            self.session.expect_batch([self.x])
             _, report = run_step(self.session, self.step, (self.x,), {})
             if report["newly_stable"]:
                 graph = self.session.graph_of(report["variant"])
@@ -345,6 +346,66 @@ def test_two_sessions_may_have_values_away_at_once(tmp_path: Path) -> None:
     assert _same(b.run(2).state(), _plain_state(8))
 
 
+@pytest.mark.parametrize("policed", [False, True], ids=["uncapped", "policed"])
+@pytest.mark.parametrize("expected", [False, True], ids=["departs", "expected"])
+def test_a_variant_without_a_plan_brings_back_only_what_it_touches(
+    expected: bool, policed: bool, tmp_path: Path
+) -> None:
+    """State of the optimizer stays in the store while a stream of operators without it runs."""
+    model, plainly = _Wrapped(tmp_path).run(6), _Model()
+    for _ in range(6):
+        plainly.step(plainly.x)
+    away = [m for m in model.momenta() if not _has_memory(m)]
+    assert away
+    if policed:
+        model.session.set_budget(1, True, True, STORE_DEVICE, "never")
+
+    def evaluate(one: _Model, x: torch.Tensor) -> float:
+        with torch.no_grad():
+            return one.net(x.relu()).sum().item()
+
+    modes = []
+    for call in range(3):
+        x = torch.randn(16 if expected else 16 + call, 64)
+        model.session.expect_batch([x])
+        result, report = run_step(model.session, lambda x=x: evaluate(model, x), (), {})
+        assert result == evaluate(plainly, x)
+        modes.append(report["mode"])
+        assert not any(_has_memory(m) for m in away)
+    assert modes == ["departed", *(["traced"] * 2 if expected else ["departed"] * 2)]
+    assert _same(model.run(2).state(), _advanced(plainly, 2))
+
+
+def test_another_wrapped_steps_state_comes_back_inside_the_budget(tmp_path: Path) -> None:
+    """Two steps in turn, and one shows what the other has away."""
+    away = _Wrapped(tmp_path).run(5)
+    other = _Model()
+    session = _C.Session(verify=False)
+    x = torch.randn(64, 64)
+    budget = resident_bytes() + 10 * x.nbytes  # brings everything back
+    away.run(1)
+    budget -= sum(t.nbytes for t in away.away())
+    assert any(not _has_memory(m) for m in away.momenta())
+    session.set_budget(budget, True, False, STORE_DEVICE, "never")
+
+    def step(x: torch.Tensor) -> float:
+        h = x
+        for _ in range(20):
+            h = torch.tanh(h @ other.net[0].weight)
+        for m in away.momenta():  # which comes back here
+            h = h + m.sum()
+        loss = h.square().mean()
+        loss.backward()
+        return loss.item()
+
+    got, report = run_step(session, step, (x,), {})
+    counters = session.counters()
+    assert counters["online_evictions"] > 0
+    assert report["over_bytes"] == 0, report["over_text"]
+    other.net[0].weight.grad = None
+    assert got == step(x)
+
+
 def test_the_folder_may_go_while_training(tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     folder.mkdir()
@@ -397,6 +458,81 @@ def test_values_that_are_lost_in_the_update_are_told_of(tmp_path: Path) -> None:
     events[:] = ["is damaged"]
     with pytest.raises(poet.StoreError, match=r"cannot read .* The optimizer's step had begun"):
         step(x)
+
+
+@torch.no_grad()
+def _overwrite(model: _Model, how: str, saved: tuple[Any, Any, torch.Tensor]) -> None:
+    if how == "load_state_dict":
+        model.net.load_state_dict(saved[0])
+        model.optimizer.load_state_dict(copy.deepcopy(saved[1]))
+        model.x.copy_(saved[2])
+        return
+    for t in (*model.net.parameters(), *model.momenta(), model.x):
+        if how == "copy_":
+            t.copy_(torch.linspace(-1, 1, t.shape[-1]))
+        elif how == "fill_":
+            t.fill_(0.125)
+        else:
+            t.zero_()
+
+
+@pytest.mark.parametrize("where", ["between the steps", "in the step"])
+@pytest.mark.parametrize("how", ["load_state_dict", "copy_", "fill_", "zero_"])
+def test_what_was_lost_can_be_overwritten_and_training_goes_on(
+    how: str, where: str, tmp_path: Path
+) -> None:
+    model, plainly = _Wrapped(tmp_path).run(6), _Model()
+    for _ in range(6):
+        plainly.step(plainly.x)
+    _damage(tmp_path)
+    if where == "in the step":
+        with pytest.raises(poet.StoreError):
+            model.run(1)
+    lost = model.away() + [t for t in [model.x] if not _has_memory(t)]
+    assert any(t.requires_grad for t in lost) and any(not t.requires_grad for t in lost)
+    with torch.no_grad():
+        for t in lost:
+            for _ in range(2):
+                with pytest.raises(poet.StoreError, match="cannot read"):
+                    t.sum()
+                with pytest.raises(poet.StoreError, match="cannot read"):
+                    t.view(-1)[0].zero_()
+                with pytest.raises((poet.StoreError, RuntimeError)):
+                    t.copy_(torch.ones(3, 5, 7))
+                with pytest.raises(poet.StoreError, match="cannot read"):
+                    torch.ones(t.shape).copy_(t)
+                for other in lost:  # what is not there overwrites nothing
+                    if other is not t and other.shape == t.shape:
+                        with pytest.raises(poet.StoreError, match="cannot read"):
+                            t.copy_(other)
+    saved = copy.deepcopy((plainly.net.state_dict(), plainly.optimizer.state_dict(), plainly.x))
+    for one in (model, plainly):
+        _overwrite(one, how, saved)
+    for _ in range(3):
+        assert _same(model.run(1).state(), _advanced(plainly, 1))
+    assert model.session.counters()["failed_page_ins"] > 0
+
+
+@pytest.mark.parametrize("through_a_file", [False, True], ids=["copied", "saved"])
+def test_loaded_state_of_the_optimizer_is_no_fault_to_the_debug_mode(
+    through_a_file: bool, tmp_path: Path
+) -> None:
+    model, plainly = _Wrapped(tmp_path / "a", verify=True), _Model()
+    (tmp_path / "a").mkdir()
+    _advanced(plainly, 4)
+    model.run(4)
+    for _ in range(4):
+        _advanced(plainly, 2)
+        model.run(2)
+        assert through_a_file or model.away()
+        file = io.BytesIO()
+        torch.save(plainly.optimizer.state_dict(), file)
+        file.seek(0)
+        state = torch.load(file) if through_a_file else model.optimizer.state_dict()
+        model.optimizer.load_state_dict(state if through_a_file else copy.deepcopy(state))
+        del state
+    assert _same(model.run(2).state(), _advanced(plainly, 2))
+    assert model.session.counters()["departures"] == 0
 
 
 def test_no_file_is_left_behind(tmp_path: Path) -> None:

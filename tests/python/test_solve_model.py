@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,29 @@ def test_a_model_that_cannot_run_says_why() -> None:
         poet.solve(model=network(), inputs=torch.randn(4, 3, 8, 8), loss=lambda y: {}["logits"])
     with pytest.raises(poet.ArgumentError, match='beside graph="paper"'):
         poet.solve(model="linear", platform="m4", graph="paper", optimizer="adam")
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")),
+        lambda: (_ for _ in ()).throw(MemoryError()),
+        lambda: torch.empty(1 << 60),
+    ],
+    ids=["accelerator", "python", "cpu"],
+)
+def test_a_model_that_is_out_of_memory_says_so_itself(fails: Callable[[], object]) -> None:
+    def own_loss(output: Tensor) -> Tensor:
+        fails()
+        return output.sum()
+
+    x = torch.randn(4, 3, 8, 8)
+    with pytest.raises((RuntimeError, MemoryError)) as plain:
+        own_loss(network()(x))
+    with pytest.raises(type(plain.value)) as told:
+        poet.solve(model=network(), inputs=x, loss=own_loss)
+    assert str(told.value)[:40] == str(plain.value)[:40]
+    assert not isinstance(told.value, poet.PoetError)
 
 
 class _OwnGenerator(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,25 @@ def test_kinds_and_bytes_of_values_are_those_of_the_model() -> None:
     assert sum(v.bytes for v in gradients) == parameters
     inputs = [v for v in graph.values if v.kind == poet.ValueKind.INPUT]
     assert args[0].numel() * 4 in [v.bytes for v in inputs]
+
+
+def test_an_array_that_comes_in_the_middle_counts_from_then_on() -> None:
+    net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(64, 64), nn.Tanh())])
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        h = net(x)
+        target = torch.from_numpy(np.full((48, 64), 0.5, np.float32))
+        loss = (h[:48] - target).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    graph = poet.trace(step, torch.randn(64, 64))
+    (target,) = [v for v in graph.values if v.bytes == 48 * 64 * 4 and v.kind == "input"]
+    shown = next(i for i, op in enumerate(graph.ops) if target.index in op.inputs)
+    assert target.producer is not None and 0 < target.producer < shown
+    assert not target.evictable
+    assert target.death is not None
+    assert graph.ops[target.producer].outputs[-1] == target.index
 
 
 def test_an_op_with_several_outputs_has_several_values() -> None:

@@ -207,10 +207,13 @@ TEST_F(ExecutorTest, AFreeLeavesAloneWhatSomebodyStillHolds) {
   const ValueId a = madeBy(g, OpId(0));
   ASSERT_EQ(g.value(a).death, OpId(1));
   live.plan(PlanBuilder(g).after(1).retain(a).before(3).free(a).build());
+  live.run();
+  EXPECT_EQ(live.session().executorCounters().skipped_frees, 0);
   keep = true;
   live.run();
   EXPECT_TRUE(sameBits(kept, x_.mul(w_)));
   EXPECT_EQ(live.session().executorCounters().evictions, 0);
+  EXPECT_EQ(live.session().executorCounters().skipped_frees, 1);
 }
 
 TEST_F(ExecutorTest, TheStepEndsWithEverythingBack) {

@@ -18,8 +18,9 @@ class RecordingListener final : public Listener {
   using Looks = std::function<void(size_t op, const c10::IValue* args, size_t count,
                                    c10::DispatchKeySet below)>;
 
-  explicit RecordingListener(std::vector<KnownStorage> known, Looks looks = nullptr)
-      : recorder(std::move(known)), looks_(std::move(looks)) {}
+  explicit RecordingListener(std::vector<KnownStorage> known, Looks looks = nullptr,
+                             bool all_are_known = false)
+      : recorder(std::move(known), all_are_known), looks_(std::move(looks)) {}
 
   void onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
             torch::jit::Stack* stack) override {

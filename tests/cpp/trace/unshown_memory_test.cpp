@@ -85,6 +85,51 @@ TEST(UnshownMemoryTest, WhatIsGoneBeforeTheFirstOpOrSmallOrShownIsLeftOut) {
   EXPECT_EQ(recording->unshown_bytes, 0);
 }
 
+// It begins when it comes, and what came before it is run again without it.
+TEST(UnshownMemoryTest, WhatComesInTheMiddleOfTheStepAndIsShownLaterCountsFromThenOn) {
+  const at::Tensor x = at::ones({kBytes / 4});
+  const auto recording = recordStep([&] {
+    x.add(1);
+    x.t();
+    x.add(1);
+    const at::Tensor came = at::detail::empty_cpu(
+        {kBytes / 4}, c10::CppTypeToScalarType<float>::value, false, c10::MemoryFormat::Contiguous);
+    x.add(1);
+    came.neg();
+    x.add(came);
+  });
+  const Graph& graph = *recording->graph;
+  const ValueId came = recording->ops[4].in[0].value;
+  EXPECT_EQ(graph.value(came).bytes, kBytes);
+  EXPECT_EQ(graph.value(came).producer, OpId(1)) << "the view";
+  EXPECT_EQ(graph.value(came).death, OpId(5));
+  EXPECT_FALSE(graph.value(came).evictable);
+  EXPECT_TRUE(recording->ops[4].in[0].outside);
+  EXPECT_TRUE(graph.op(OpId(2)).replayable && graph.op(OpId(4)).replayable);
+  EXPECT_EQ(recording->first_shown[static_cast<size_t>(came.index)], OpId(4));
+  for (const OutsideValue& outside : recording->outside) EXPECT_NE(outside.value, came);
+}
+
+TEST(UnshownMemoryTest, ForeignMemoryHasComeOnlyWhereAllElseIsKnown) {
+  const at::Tensor x = at::ones({kBytes / 4});
+  std::vector<float> array(kBytes / 4);
+  for (const bool all_are_known : {false, true}) {
+    registerListener();
+    const AllocatorTap::Guard tap;
+    const auto listener =
+        std::make_shared<RecordingListener>(std::vector<KnownStorage>(), nullptr, all_are_known);
+    {
+      const ListenerGuard guard(listener);
+      const ListeningGuard listening;
+      x.t();
+      at::from_blob(array.data(), {kBytes / 4}).neg();
+    }
+    const auto recording = listener->recorder.finish();
+    const ValueId came = recording->ops[1].in[0].value;
+    EXPECT_EQ(recording->graph->value(came).producer, all_are_known ? OpId(0) : kNoOp);
+  }
+}
+
 TEST(UnshownMemoryTest, WhatOpsTakeInsideIsTheirs) {
   const at::Tensor x = at::ones({64, 64});
   at::Tensor kept;

@@ -1,0 +1,121 @@
+// What lies in memory beside the plans, and by how much a step went above its own.
+#include <unordered_map>
+
+#include "graph/error.h"
+#include "runtime/session.h"
+
+namespace poet {
+namespace {
+
+constexpr int64_t kMuchMore = int64_t{64} * 1024;
+constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by which it is corrected
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------
+// beside the plans
+
+// Note [Outgrown plans]
+// What lies in memory beside a step counts in its plan's peak, and is known from the recording. It
+// may grow afterwards: the optimizer makes its state in a variant of its own, after the variant of
+// the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
+// exists is counted once more at the next step of each plan: at its first op, for what is gone by
+// then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
+// steps memory may grow without any being recorded (a copy of the model for averages): where more
+// large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
+// steps, it is counted as well. A program that keeps something of every step grows for ever: after
+// each plan that was made again for it, twice as many steps go by before the next count. A plan
+// that keeps the budget all the same stays; its predicted peak is what grows.
+bool Session::wantsKnown() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Variant* variant = variants_.find(variants_.predict());
+  if (record_next_ || variant == nullptr || variant->state != VariantState::kPlanned) return false;
+  const auto budget = variant->plan->schedule().ram_budget_bytes;
+  const int64_t in_use = StepArena::counters().in_use_bytes;
+  const bool may_check = variant->followed >= variant->unchecked_until;
+  if (may_check && budget &&
+      in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
+    variant->has_unchecked_base = true;
+  if (variant->has_unchecked_base)
+    variant->arena_bytes_then = std::max(variant->arena_bytes_then, in_use);
+  return variant->has_unchecked_base;
+}
+
+void Session::countKnown() {
+  std::unordered_map<const void*, int64_t> found;
+  for (const KnownStorage& one : unchecked_) {
+    if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
+  }
+  unchecked_.clear();
+  known_bytes_ = 0;
+  for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
+}
+
+void Session::checkBase() {
+  Variant& variant = *variants_.find(current_);
+  variant.has_unchecked_base = false;
+  const Graph& graph = *variant.recording->graph;
+  // What no op shows is among the values, and not among the known.
+  int64_t base = *known_bytes_ + variant.recording->unshown_bytes;
+  for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
+  const Schedule& schedule = variant.plan->schedule();
+  const int64_t more = base - variant.plan->graph().baseBytes();
+  const int64_t since = base - graph.baseBytes();
+  if (since <= 0) return;  // another plan is on its way, or its peak is known
+  const bool holds =
+      !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
+  if (holds && since <= schedule.peak_bytes / kLeastShareTold) return;
+  auto grown = std::make_shared<Recording>(*variant.recording);
+  grown->grown_bytes += since;
+  grown->graph =
+      std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
+  variant.recording = std::move(grown);
+  grown_.push_back({current_, since, holds});
+  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+}
+
+// ------------------------------------------------------------------------------------------------
+// above them
+
+// A joined plan's peak is known. Where there is none (see Note [Joined plans]) the arena tells how
+// much more was in use than where the step has this plan from its first op on.
+void Session::tellOfSwitchExcess(StepReport& report) {
+  const Variant& variant = *variants_.find(current_);
+  const CompiledPlan& plan = executor_.plan();
+  if (!switched_ || report.over_bytes > 0) return;
+  int64_t more = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
+  if (&plan == variant.plan.get()) {
+    const int64_t usual = variant.arena_peak_bytes;
+    if (usual == 0) return;
+    more += counters_.arena_peak_bytes - usual;
+  }
+  const OpId peak = plan.schedule().peak_op;
+  const bool is_known =
+      &plan != variant.plan.get() && peak.valid() && peak < plan.graph().endOfStep();
+  const std::string where =
+      is_known ? detail::message(", at op ", peak.index, " (", plan.graph().op(peak).name, ")")
+               : std::string();
+  noteExcess(report, plan.excessBytes() + more,
+             "having begun under the plan of another stream of operators" + where);
+}
+
+// Memory that stayed although the plan releases it.
+void Session::tellOfStayExcess(StepReport& report) {
+  const StayExcess& excess = executor_.stayExcess();
+  if (excess.bytes == 0) return;
+  noteExcess(report, excess.bytes,
+             detail::message("at ", excess.where, ": ", excess.stayed_bytes,
+                             " bytes that the plan releases stayed, because a NumPy array, another "
+                             "thread or the program itself holds them (",
+                             excess.first, " is the first)"));
+}
+
+void Session::noteExcess(StepReport& report, int64_t bytes, std::string text) {
+  if (bytes <= report.over_bytes) return;
+  counters_.steps_over_budget += report.over_bytes == 0;
+  report.over_bytes = bytes;
+  report.over_text = detail::message("by ", bytes, " bytes, ", text);
+  counters_.most_over_bytes = std::max(counters_.most_over_bytes, bytes);
+}
+
+}  // namespace poet
