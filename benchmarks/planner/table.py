@@ -186,7 +186,8 @@ def gap_all(record: dict[str, Any]) -> float:
     """Gap in percent to the bound over every schedule."""
     if "value" not in record or record["bound_all"] is None:
         return math.inf
-    return 100 * (record["value"] - record["bound_all"]) / record["value"]
+    value, bound = float(record["value"]), float(record["bound_all"])
+    return 100 * (value - bound) / value
 
 
 def values(records: list[dict[str, Any]]) -> dict[str, float]:
