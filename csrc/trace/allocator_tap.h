@@ -113,6 +113,10 @@ class POET_API AllocatorTap {
   static bool mayReleaseNow(const c10::StorageImpl& storage);
   // Whether the data came from PyTorch's CPU allocator.
   static bool isFromAllocator(const c10::StorageImpl& storage);
+  // Whether it did not, or NumPy shares it: code that no operator tells of may write it.
+  static bool isShared(const c10::StorageImpl& storage) {
+    return !isFromAllocator(storage) || !storage.resizable();
+  }
 };
 
 // Large blocks of PyTorch's CPU allocator come from one PageArena of the process, once somebody has

@@ -135,4 +135,23 @@ const OpTraits& traitsOf(const c10::OperatorHandle& op) {
   return *entry;
 }
 
+bool makesUnwritten(std::string_view name) {
+  const bool is_out = name.size() > 4 && name.substr(name.size() - 4) == ".out";
+  return !is_out && (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0);
+}
+
+bool fillsWhatItWrites(std::string_view name) {
+  static constexpr std::array<std::string_view, 13> kFillers = {
+      "copy_",      "fill_",          "zero_",         "normal_",      "uniform_",
+      "random_",    "log_normal_",    "bernoulli_",    "exponential_", "cauchy_",
+      "geometric_", "_foreach_copy_", "_foreach_zero_"};
+  constexpr std::string_view kAten = "aten::";
+  if (name.rfind(kAten, 0) != 0) return false;
+  const size_t dot = std::min(name.find('.'), name.size());
+  const std::string_view base = name.substr(kAten.size(), dot - kAten.size());
+  const std::string_view overload = name.substr(dot);
+  return (overload.size() >= 3 && overload.substr(overload.size() - 3) == "out") ||
+         std::find(kFillers.begin(), kFillers.end(), base) != kFillers.end();
+}
+
 }  // namespace poet

@@ -12,6 +12,12 @@
 
 namespace poet {
 
+// Of an op's name with its overload, "aten::empty.memory_format": whether its results hold what was
+// in memory before ...
+bool makesUnwritten(std::string_view name);
+// ... and whether it writes its in-place or out= argument without reading it.
+bool fillsWhatItWrites(std::string_view name);
+
 struct OpTraits {
   std::string name;              // "aten::add.Tensor"
   bool without_tensors = false;  // neither takes nor returns a tensor (profiler::*): passed

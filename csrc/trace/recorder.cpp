@@ -84,6 +84,9 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       alive_.push_back({id, storage.get(), bound[v]});
       const auto bytes = static_cast<int64_t>(storage->nbytes());
       if (bytes > value.bytes) grown_bytes_[id.index] = bytes - value.bytes;  // in the base by now
+      if (!value.producer.valid() && value.kind != ValueKind::kParameter &&
+          AllocatorTap::isShared(*storage))
+        may_be_written_.push_back(id);
     } else if (value.death >= now) {
       value.death = OpId(now.index - 1);
     }
@@ -194,6 +197,32 @@ void Recorder::freezeReadersOfWhatMayBeWritten() {
   }
 }
 
+// See Note [Filled by native code].
+void Recorder::freezeWhatNativeCodeFills() {
+  std::vector<OpId> unwritten(values_.size(), kNoOp);  // by value: the `empty` that made it
+  for (size_t k = 0; k < graph_ops_.size(); ++k) {
+    Op& op = graph_ops_[k];
+    if (makesUnwritten(op.name)) {
+      for (const ValueId v : op.outputs) {
+        if (values_[static_cast<size_t>(v.index)].producer == OpId(static_cast<int64_t>(k)))
+          unwritten[static_cast<size_t>(v.index)] = OpId(static_cast<int64_t>(k));
+      }
+      continue;
+    }
+    if (op.metadata_only || op.reads_no_data) continue;
+    const bool fills = fillsWhatItWrites(op.name);
+    for (const ValueId v : op.inputs) {
+      OpId& maker = unwritten[static_cast<size_t>(v.index)];
+      if (!maker.valid()) continue;
+      const bool writes = std::binary_search(op.mutates.begin(), op.mutates.end(), v);
+      if (!(writes && fills)) graph_ops_[static_cast<size_t>(maker.index)].replayable = false;
+    }
+    for (const auto* touched : {&op.inputs, &op.mutates}) {
+      for (const ValueId v : *touched) unwritten[static_cast<size_t>(v.index)] = kNoOp;
+    }
+  }
+}
+
 ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   if (!isManaged(t)) return kNoValue;
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -233,6 +262,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
     old_gradients_.erase(old);
   }
   if (!producer.valid() && in_optimizer_) optimizer_only_.insert(id.index);
+  if (!producer.valid() && !isLeafParameter(t) && AllocatorTap::isShared(*storage))
+    may_be_written_.push_back(id);
   values_.push_back(std::move(value));
   first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
   number_[storage] = id;

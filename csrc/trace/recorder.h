@@ -49,6 +49,14 @@ class Companion {
 // Invariants: a value is one storage, numbered in the order in which the step first shows them, so
 // that equal steps give equal numbers. A storage's address is forgotten the moment its storage is
 // gone, because it will be used again.
+// Note [Filled by native code]
+// An extension fills torch::empty_like through data_ptr, at::tensor(list) is an `empty` and a loop:
+// no operator tells of it. What `empty` and kin made is their operators' own only if the first of
+// these to touch its data fills it without reading it; else that `empty` is not replayable, and the
+// value stays or is paged. Likewise memory from before the step that NumPy or other foreign code
+// shares may be written without an operator: nothing that reads it is replayable. Parameters are
+// trusted: whole models are looked at through NumPy, and nobody writes weights between a forward
+// pass and its backward pass.
 class Recorder {
  public:
   // `all_are_known`: what is not among `known`, and has memory that is not the allocator's, has
@@ -111,6 +119,7 @@ class Recorder {
   void recordPart(const at::Tensor& part, OpId producer);
   void keepInPlace(ValueId value, bool may_be_written);
   void freezeReadersOfWhatMayBeWritten();
+  void freezeWhatNativeCodeFills();
   void noteGrowth(const at::Tensor& t, ValueId value);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,

@@ -46,6 +46,45 @@ class RecorderTest : public ::testing::Test {
   std::shared_ptr<const Recording> recording_;
 };
 
+// See Note [Filled by native code].
+TEST_F(RecorderTest, WhatNativeCodeFillsIsNotMadeAgain) {
+  const auto isReplayable = [this](const std::function<void(at::Tensor)>& fill) {
+    record([&] {
+      const at::Tensor made = at::empty({16, 16});
+      fill(made);
+      made.mul(w_);
+    });
+    return op(0).replayable;
+  };
+  EXPECT_FALSE(isReplayable([](const at::Tensor& t) { t.data_ptr<float>()[0] = 1; }));
+  EXPECT_FALSE(isReplayable([](const at::Tensor& t) { t.add_(1); })) << "reads what was there";
+  EXPECT_FALSE(isReplayable([](const at::Tensor& t) {
+    const at::Tensor look = t.view({256});
+    look.data_ptr<float>()[0] = 1;
+  }));
+  EXPECT_TRUE(isReplayable([](const at::Tensor& t) { t.fill_(1); }));
+  EXPECT_TRUE(isReplayable([](const at::Tensor& t) { t.view({256}).normal_(); }));
+  EXPECT_TRUE(isReplayable([this](at::Tensor t) { at::add_out(t, x_, w_); }));
+  EXPECT_TRUE(isReplayable([this](const at::Tensor& t) { t.copy_(x_); }));
+}
+
+TEST_F(RecorderTest, WhatReadsForeignMemoryIsNotMadeAgain) {
+  std::vector<float> memory(256, 1);
+  const at::Tensor batch = at::from_blob(memory.data(), {16, 16});
+  record([&] {
+    const at::Tensor a = batch.view({256}).mul(2);
+    x_.mul(w_).add(a.view({16, 16}));
+  });
+  ASSERT_EQ(graph().numOps(), 5);  // view, mul, mul, view, add
+  EXPECT_FALSE(op(1).replayable);
+  EXPECT_TRUE(op(2).replayable);
+  EXPECT_TRUE(op(4).replayable);
+  at::Tensor weights = at::from_blob(memory.data(), {16, 16});
+  weights.requires_grad_();
+  record([&] { x_.mul(weights); });
+  EXPECT_TRUE(op(0).replayable) << "parameters are trusted";
+}
+
 TEST_F(RecorderTest, AnOpThatThrowsIsRecordedAsOneThatDoes) {
   const auto step = [&](bool fails) {
     return [this, fails] {
