@@ -22,6 +22,22 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_profile, "_known", {})
 
 
+@pytest.fixture
+def old_objects_aside(objects_come_back: None) -> None:
+    """What Python holds before the test is not looked through at each call that is recorded.
+
+    That takes much longer than a small step. For tests whose steps hold nothing from before them.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def objects_come_back() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a file of tests has cached would lie in memory beside the steps of the next one."""

@@ -18,7 +18,7 @@ import pytest
 import torch
 from compatibility_zoo import FEATURES, KINDS, LIMITS
 from random_plans import STORE_DEVICE, random_plan
-from zoo import Case, differences
+from zoo import Case, differences, slack_budget
 
 import poet
 from poet import _C
@@ -94,18 +94,6 @@ def test_random_plans(kind: str, paging: float) -> None:
     assert counters["failed_steps"] == 0
 
 
-def _slack(graph: poet.Graph, share: float) -> int:
-    """A budget: what a step cannot do without, and that share of the rest of its plain peak."""
-    sizes = {}
-    for value in graph.values:
-        if value.producer is None or value.death is None:
-            sizes[value.index] = value.bytes
-    largest = max((v.bytes for v in graph.values if v.kind == "parameter"), default=0)
-    least = graph.base_bytes + sum(sizes.values()) + 2 * largest
-    peak = graph.plain_peak_bytes()
-    return int(least + share * max(0, peak - least))
-
-
 @pytest.mark.parametrize("share", [pytest.param(0.5, marks=_nightly), 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrapped(kind: str, share: float) -> None:
@@ -115,7 +103,7 @@ def test_wrapped(kind: str, share: float) -> None:
     wrapped_once(*probe.batches(0))
     graph = wrapped_once.graph
     assert graph is not None
-    budget = _slack(graph, share)
+    budget = slack_budget(graph, share)
     del probe, wrapped_once, graph
     gc.collect()
     wrapped: list[poet.WrappedStep] = []

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import poet
+
 
 @dataclasses.dataclass
 class Case:
@@ -65,6 +67,14 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 def _bytes(t: torch.Tensor) -> bytes:
     return bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy()) if t.numel() else b""
+
+
+def slack_budget(graph: poet.Graph, share: float) -> int:
+    """A budget: what a step cannot do without, and that share of the rest of its plain peak."""
+    fixed = sum(v.bytes for v in graph.values if v.producer is None or v.death is None)
+    largest = max((v.bytes for v in graph.values if v.kind == "parameter"), default=0)
+    least = graph.base_bytes + fixed + 2 * largest
+    return int(least + share * max(0, graph.plain_peak_bytes() - least))
 
 
 def _fixed(*tensors: torch.Tensor) -> Callable[[int], tuple[torch.Tensor, ...]]:
@@ -359,12 +369,18 @@ def gan() -> Case:
     critic = nn.Sequential(
         nn.Linear(8, 32), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.1), nn.Linear(32, 1)
     )
+    return _adversaries(generator, critic, torch.randn(16, 8), (4,))
+
+
+def _adversaries(
+    generator: nn.Module, critic: nn.Module, real: torch.Tensor, noise: tuple[int, ...]
+) -> Case:
+    """The step of a GAN; `noise` is the shape of what a sample is made from."""
     of_generator = torch.optim.Adam(generator.parameters(), foreach=False)
     of_critic = torch.optim.Adam(critic.parameters(), foreach=False)
-    real = torch.randn(16, 8)
 
     def step(real: torch.Tensor) -> tuple[float, float]:
-        fake = generator(torch.randn(real.shape[0], 4))
+        fake = generator(torch.randn(real.shape[0], *noise))
         of_critic.zero_grad()
         loss_critic = F.softplus(-critic(real)).mean() + F.softplus(critic(fake.detach())).mean()
         loss_critic.backward()
@@ -441,10 +457,59 @@ KINDS: dict[str, Callable[[], Case]] = {
 }
 
 
+def full_resnet18() -> Case:
+    """MONAI's ResNet-18 as it is, on small pictures."""
+    from monai.networks.nets import resnet18
+
+    net = resnet18(spatial_dims=2, n_input_channels=3, num_classes=10)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, foreach=False)
+    return _classifier(net, optimizer, torch.randn(2, 3, 32, 32), 10)
+
+
+def full_gpt2() -> Case:
+    """GPT-2 with its twelve layers and heads, narrow."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    words = {"vocab_size": 256, "n_embd": 96, "n_positions": 64}
+    net = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **words))
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+
+    def step(tokens: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = net(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Case(step, _fixed(torch.randint(0, 256, (1, 32))), [net], [optimizer])
+
+
+def full_gan() -> Case:
+    """DCGAN's generator and critic, batch norm and all, on small pictures."""
+    up, down = nn.ConvTranspose2d, nn.Conv2d
+    generator = nn.Sequential(
+        *(up(16, 32, 4), nn.BatchNorm2d(32), nn.ReLU(inplace=True)),
+        *(up(32, 16, 4, 2, 1), nn.BatchNorm2d(16), nn.ReLU(inplace=True)),
+        *(up(16, 3, 4, 2, 1), nn.Tanh()),
+    )
+    critic = nn.Sequential(
+        *(down(3, 16, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True)),
+        *(down(16, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.LeakyReLU(0.2, inplace=True)),
+        *(down(32, 1, 4), nn.Flatten()),
+    )
+    return _adversaries(generator, critic, torch.randn(8, 3, 16, 16), (16, 1, 1))
+
+
+# As many operators as in the networks' papers: for what is too long for CI.
+FULL: dict[str, Callable[[], Case]] = {
+    kind.__name__: kind for kind in (full_resnet18, full_gpt2, full_gan)
+}
+
+
 def build(kind: str, seed: int = 0) -> Case:
     """The case of that name, from that seed."""
     torch.manual_seed(seed)
-    case = KINDS[kind]()
+    case = (KINDS | FULL)[kind]()
     torch.manual_seed(seed + 1)
     return case
 
