@@ -152,7 +152,12 @@ def _check(kind: str, paging: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "paging"),
-    [("in_place_chains", 0.0), ("gpt2", 0.1), ("residual_net", 0.1), ("gan", 0.1)],
+    [
+        ("in_place_chains", 0.0),
+        ("narrow_gpt2", 0.05),
+        ("narrow_residual_net", 0.05),
+        ("gan", 0.05),
+    ],
 )
 def test_an_error_at_any_op_loses_nothing(kind: str, paging: float) -> None:
     _check(kind, paging)
@@ -271,7 +276,7 @@ def test_after_reads_that_fail_for_good_all_that_is_left_can_be_read(kind: str) 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["gpt2", "residual_net", "full_gan"])
+@pytest.mark.parametrize("kind", ["narrow_gpt2", "narrow_residual_net", "full_gan"])
 def test_faults_of_the_store_at_every_transfer_lose_nothing(kind: str) -> None:
     _check_faults(kind, _MENDED, 1)
     _check_faults(kind, _FULL, 10)

@@ -223,7 +223,7 @@ def _check_many(examples: int, seeds: int, eagerness: Any, *, derandomize: bool)
     @given(
         example=_example,
         way=st.sampled_from(_WAYS),
-        threads=st.sampled_from([1] * 11 + [2]),
+        threads=st.sampled_from([1] * 24 + [2]),
         seed=st.integers(0, seeds),
         eagerness=eagerness,
     )
