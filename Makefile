@@ -87,6 +87,7 @@ $(VENV)/.poet-built: $(VENV)/.poet-tools $(NATIVE)
 	@$(call run,build/build.log,$(IN_VENV) $(BIN)/python -m pip --disable-pip-version-check install -v \
 	  --no-build-isolation -C build-dir=$(BUILD) \
 	  -C cmake.define.POET_WARNINGS_AS_ERRORS=ON -e '.[dev]')
+	@$(PIP) install --no-deps 'timm>=1.0.20'  # it wants torchvision, whose wheel fits one build of torch only
 	@grep -hoE 'poet: (solver|torch|JSON).*' build/build.log | sort -u || true
 	@touch $@
 
@@ -223,11 +224,15 @@ paper: build  ## draw the paper's figures and tables again: docs/paper.md (goes 
 	$(SAY) "the paper's figures and tables"
 	@$(BIN)/python benchmarks/paper/make.py $(PAPER_ARGS)
 
-compatibility: build  ## write docs/compatibility.md from its tests, the nightly ones too
+compatibility: build  ## write docs/compatibility.md and docs/package-models.md from their tests, the nightly ones too
 	$(SAY) "compatibility"
 	@$(BIN)/python -m pytest -q --junitxml=build/compatibility.xml tests/python/test_compatibility.py \
 	  --deselect tests/python/test_compatibility.py::test_the_page_of_what_works_names_every_feature_and_limit
 	@$(BIN)/python tools/compatibility.py build/compatibility.xml
+	$(SAY) "models of packages"
+	@$(BIN)/python -m pytest -q -o junit_family=xunit1 --junitxml=build/package_models.xml tests/python/test_package_zoo.py \
+	  --deselect tests/python/test_package_zoo.py::test_the_page_of_models_names_every_one
+	@$(BIN)/python tools/package_models.py build/package_models.xml
 
 nightly: test test-wheel test-asan-torch test-tsan test-valgrind verify  ## what is too long for CI
 	$(SAY) "long Python tests"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
+from ci_budget import against_budget
 
 from poet import _profile, _store
 
@@ -22,6 +24,22 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_profile, "_known", {})
 
 
+@pytest.fixture
+def old_objects_aside(objects_come_back: None) -> None:
+    """What Python holds before the test is not looked through at each call that is recorded.
+
+    That takes much longer than a small step. For tests whose steps hold nothing from before them.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def objects_come_back() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a file of tests has cached would lie in memory beside the steps of the next one."""
@@ -32,3 +50,14 @@ def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[
             if clear is not None:
                 clear()
     gc.collect()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """In CI: what each suite took of its share of the hour."""
+    if not os.environ.get("CI"):
+        return
+    reports = [r for some in terminalreporter.stats.values() for r in some]
+    parts = [r for r in reports if isinstance(r, pytest.TestReport)]
+    terminalreporter.section("CI's hour: seconds of one process (tests/ci_budget.toml)")
+    for line in against_budget((r.nodeid.split("::", 1)[0], r.duration) for r in parts):
+        terminalreporter.write_line(line)

@@ -18,18 +18,25 @@ import pytest
 import torch
 from compatibility_zoo import FEATURES, KINDS, LIMITS
 from random_plans import STORE_DEVICE, random_plan
-from zoo import Case, differences
+from zoo import Case, differences, slack_budget
 
 import poet
 from poet import _C
 from poet._live import run_step
 from poet._store import page_folder
 
-_CALLS = {"accumulation": 12, "evaluation_between": 8, "data_dependent_branches": 8}
-_QUICK: dict[str, Any] = {"time_limit_s": 0.3, "cache_dir": None}
+# Until each of their streams of operators has come twice, and once more.
+_CALLS = {"accumulation": 12, "data_dependent_branches": 8, "evaluation_between": 8, "lbfgs": 14}
+_QUICK: dict[str, Any] = {"cache_dir": None, "background": False}
+_SECONDS = (0.3, 0.3, 20.0)  # for a plan; the last where a busy machine found none before
+# Kinds that follow no plan of poet.wrap, and why: docs/compatibility.md says so too.
+UNPLANNED: dict[str, str] = {}
 # Memory that no operator shows (garbage in cycles, copies of storages) is in no plan: the figures
 # of the self-checking mode do not hold.
 _UNSEEN = {"nested_tensors", "saved_in_the_middle"}
+
+
+pytestmark = pytest.mark.usefixtures("old_objects_aside")
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +74,7 @@ def _plain(kind: str) -> dict[str, Any]:
 _nightly = pytest.mark.nightly
 
 
-@pytest.mark.parametrize(
-    "paging",
-    [pytest.param(0.0, id="recompute", marks=_nightly), pytest.param(0.1, id="paging")],
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_random_plans(kind: str, paging: float) -> None:
+def _check_random_plans(kind: str, wanted: dict[str, Any], paging: float) -> _C.Session:
     session = _C.Session(verify=kind not in _UNSEEN)
     if paging:
         session.set_store(_page_dir())
@@ -89,40 +91,46 @@ def test_random_plans(kind: str, paging: float) -> None:
 
         return step
 
-    assert differences(_plain(kind), _train(kind, stepper)) == []
-    counters = session.counters()
-    assert counters["failed_steps"] == 0
+    assert differences(wanted, _train(kind, stepper)) == []
+    assert session.counters()["failed_steps"] == 0
+    return session
 
 
-def _slack(graph: poet.Graph, share: float) -> int:
-    """A budget: what a step cannot do without, and that share of the rest of its plain peak."""
-    sizes = {}
-    for value in graph.values:
-        if value.producer is None or value.death is None:
-            sizes[value.index] = value.bytes
-    largest = max((v.bytes for v in graph.values if v.kind == "parameter"), default=0)
-    least = graph.base_bytes + sum(sizes.values()) + 2 * largest
-    peak = graph.plain_peak_bytes()
-    return int(least + share * max(0, peak - least))
-
-
-@pytest.mark.parametrize("share", [pytest.param(0.5, marks=_nightly), 0.3])
+@pytest.mark.parametrize(
+    "paging",
+    [pytest.param(0.0, id="recompute", marks=_nightly), pytest.param(0.1, id="paging")],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrapped(kind: str, share: float) -> None:
-    """By poet.wrap, from the first call to the last; steps without a plan train plainly."""
-    probe = _build(kind)
-    wrapped_once = poet.wrap(probe.step, ram_budget="100%", background=False, **_QUICK)
-    wrapped_once(*probe.batches(0))
-    graph = wrapped_once.graph
-    assert graph is not None
-    budget = _slack(graph, share)
-    del probe, wrapped_once, graph
-    gc.collect()
+def test_random_plans(kind: str, paging: float) -> None:
+    _check_random_plans(kind, _plain(kind), paging)
+
+
+_SHARED_OUT = (
+    "attention_and_transformer",
+    "batch_statistics",
+    "complex_numbers",
+    "gpt2",
+    "residual_net",
+    "unet_3d",
+)
+
+
+@pytest.mark.parametrize("kind", _SHARED_OUT)
+def test_random_plans_at_two_threads(kind: str) -> None:
+    torch.set_num_threads(2)
+    wanted, again = (_train(kind, lambda case: case.step) for _ in range(2))
+    assert differences(wanted, again) == [], "two plain runs differ: the kind is no test"
+    session = _check_random_plans(kind, wanted, 0.1)
+    assert session.counters()["followed_steps"] >= 1
+
+
+def _wrapped(kind: str, budget: int, seconds: float, *, paging: bool) -> poet.WrappedStep:
+    """After training to the same bits by poet.wrap."""
     wrapped: list[poet.WrappedStep] = []
 
     def stepper(case: Case) -> Callable[..., Any]:
-        options = _QUICK | {"paging": share < 0.5}
-        wrapped.append(poet.wrap(case.step, ram_budget=budget, background=False, **options))
+        words = _QUICK | {"paging": paging, "time_limit_s": seconds}
+        wrapped.append(poet.wrap(case.step, ram_budget=budget, **words))
         return wrapped[0]
 
     with warnings.catch_warnings():
@@ -130,6 +138,41 @@ def test_wrapped(kind: str, share: float) -> None:
         warnings.simplefilter("ignore", poet.StoreWarning)
         assert differences(_plain(kind), _train(kind, stepper)) == []
     assert wrapped[0].stats.failed_steps == 0
+    return wrapped[0]
+
+
+def _above_the_least(step: poet.WrappedStep, budget: int) -> int:
+    """A budget that has a plan where that one had none: the least, and a tenth of what is left."""
+    for schedule in step.schedules:
+        least = schedule.least_ram_budget
+        if least is not None:
+            peak = max(least, step.graph.plain_peak_bytes()) if step.graph else least
+            return max(budget, least + (peak - least) // 10)
+    return budget
+
+
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=_nightly), 0.3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrapped(kind: str, share: float) -> None:
+    """By poet.wrap, from the first call to the last; steps without a plan train plainly.
+
+    Where there is no plan within the budget they train once more within one that has.
+    """
+    probe = _build(kind)
+    wrapped_once = poet.wrap(probe.step, ram_budget="100%", time_limit_s=0.3, **_QUICK)
+    wrapped_once(*probe.batches(0))
+    graph = wrapped_once.graph
+    assert graph is not None
+    budget = slack_budget(graph, share)
+    del probe, wrapped_once, graph
+    gc.collect()
+    for seconds in _SECONDS:
+        step = _wrapped(kind, budget, seconds, paging=share < 0.5)
+        stats = step.stats
+        if stats.followed_steps or kind in UNPLANNED:
+            break
+        budget = _above_the_least(step, budget)
+    assert (stats.followed_steps > 0) != (kind in UNPLANNED), (stats.message, stats.last_departure)
 
 
 def _page_dir() -> str:

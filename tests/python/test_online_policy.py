@@ -13,7 +13,7 @@ import zoo
 from random_plans import STORE_DEVICE
 from resident import Peaks, resident_bytes
 from torch import nn
-from zoo import Case, differences
+from zoo import Case, differences, slack_budget
 
 import poet
 from poet import _C
@@ -69,14 +69,6 @@ class _Online:
 def _train(case: Case, step: Callable[..., Any], calls: int) -> dict[str, Any]:
     results = [step(*case.batches(i)) for i in range(calls)]
     return {f"result {i}": r for i, r in enumerate(results)} | case.state()
-
-
-def _slack(graph: poet.Graph, share: float) -> int:
-    fixed = sum(v.bytes for v in graph.values if v.producer is None or v.death is None)
-    largest = max((v.bytes for v in graph.values if v.kind == "parameter"), default=0)
-    least = graph.base_bytes + fixed + 2 * largest
-    peak = graph.plain_peak_bytes()
-    return int(least + share * max(0, peak - least))
 
 
 # What they record depends on what was compiled or cached by an earlier step.
@@ -179,7 +171,7 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
     free(*probe.batches(0))
     graph = free.graphs()[0]
     assert graph is not None
-    budget = _slack(graph, share) - before
+    budget = slack_budget(graph, share) - before
     del probe, free, graph
     with Peaks() as peaks:
         case = _build(kind)
@@ -228,7 +220,7 @@ def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() ->
     (probe, _), x = _net()
     graph = poet.trace(probe, x)
     before = resident_bytes()
-    budget = _slack(graph, 0.5) - before
+    budget = slack_budget(graph, 0.5) - before
     del probe, graph, x
     (plain, plain_net), _ = _net()
     with Peaks() as peaks, warnings.catch_warnings():

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import poet
+
 
 @dataclasses.dataclass
 class Case:
@@ -67,6 +69,14 @@ def _bytes(t: torch.Tensor) -> bytes:
     return bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy()) if t.numel() else b""
 
 
+def slack_budget(graph: poet.Graph, share: float) -> int:
+    """A budget: what a step cannot do without, and that share of the rest of its plain peak."""
+    fixed = sum(v.bytes for v in graph.values if v.producer is None or v.death is None)
+    largest = max((v.bytes for v in graph.values if v.kind == "parameter"), default=0)
+    least = graph.base_bytes + fixed + 2 * largest
+    return int(least + share * max(0, graph.plain_peak_bytes() - least))
+
+
 def _fixed(*tensors: torch.Tensor) -> Callable[[int], tuple[torch.Tensor, ...]]:
     return lambda _: tensors
 
@@ -86,14 +96,15 @@ def _classifier(
     return Case(step, _fixed(x, y), [net], [optimizer])
 
 
-def residual_net() -> Case:
-    """MONAI's ResNet-18, narrow: batch norm, residual additions, AdamW."""
+def _residual_net(
+    channels: list[int], optimizer_of: Callable[[nn.Module], torch.optim.Optimizer]
+) -> Case:
     from monai.networks.nets import ResNet
 
     net = ResNet(
         "basic",
         [1, 1, 1, 1],
-        [8, 16, 32, 64],
+        channels,
         spatial_dims=2,
         n_input_channels=3,
         num_classes=5,
@@ -101,9 +112,12 @@ def residual_net() -> Case:
         conv1_t_stride=1,
         no_max_pool=True,
     )
-    return _classifier(
-        net, torch.optim.AdamW(net.parameters(), foreach=False), torch.randn(4, 3, 16, 16), 5
-    )
+    return _classifier(net, optimizer_of(net), torch.randn(4, 3, 16, 16), 5)
+
+
+def residual_net() -> Case:
+    """MONAI's ResNet-18, narrow: batch norm, residual additions, AdamW."""
+    return _residual_net([8, 16, 32, 64], _adamw)
 
 
 def unet_3d() -> Case:
@@ -131,21 +145,21 @@ def unet_3d() -> Case:
     return Case(step, _fixed(x, y), [net], [optimizer])
 
 
-def gpt2() -> Case:
-    """Hugging Face's GPT-2 with dropout: attention, GELU, tied embeddings."""
+def _sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, foreach=False)
+
+
+def _adamw(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), foreach=False)
+
+
+def _gpt2(
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer], rows: int, **words: int
+) -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(
-        vocab_size=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        n_positions=32,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    net = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    net = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **words))
+    optimizer = optimizer_of(net)
 
     def step(tokens: torch.Tensor) -> float:
         optimizer.zero_grad()
@@ -154,7 +168,16 @@ def gpt2() -> Case:
         optimizer.step()
         return loss.item()
 
-    return Case(step, _fixed(torch.randint(0, 64, (2, 32))), [net], [optimizer])
+    tokens = torch.randint(0, words["vocab_size"], (rows, 32))
+    return Case(step, _fixed(tokens), [net], [optimizer])
+
+
+_NARROW = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
+
+
+def gpt2() -> Case:
+    """Hugging Face's GPT-2 with dropout: attention, GELU, tied embeddings."""
+    return _gpt2(_adamw, 2, **_NARROW)
 
 
 def bert() -> Case:
@@ -359,12 +382,18 @@ def gan() -> Case:
     critic = nn.Sequential(
         nn.Linear(8, 32), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.1), nn.Linear(32, 1)
     )
+    return _adversaries(generator, critic, torch.randn(16, 8), (4,))
+
+
+def _adversaries(
+    generator: nn.Module, critic: nn.Module, real: torch.Tensor, noise: tuple[int, ...]
+) -> Case:
+    """The step of a GAN; `noise` is the shape of what a sample is made from."""
     of_generator = torch.optim.Adam(generator.parameters(), foreach=False)
     of_critic = torch.optim.Adam(critic.parameters(), foreach=False)
-    real = torch.randn(16, 8)
 
     def step(real: torch.Tensor) -> tuple[float, float]:
-        fake = generator(torch.randn(real.shape[0], 4))
+        fake = generator(torch.randn(real.shape[0], *noise))
         of_critic.zero_grad()
         loss_critic = F.softplus(-critic(real)).mean() + F.softplus(critic(fake.detach())).mean()
         loss_critic.backward()
@@ -441,10 +470,56 @@ KINDS: dict[str, Callable[[], Case]] = {
 }
 
 
+def narrow_residual_net() -> Case:
+    """Eight channels all through, and an optimizer of few operators."""
+    return _residual_net([8, 8, 8, 8], _sgd)
+
+
+def narrow_gpt2() -> Case:
+    """Two layers of 32, and an optimizer of few operators."""
+    return _gpt2(_sgd, 2, **_NARROW)
+
+
+def full_resnet18() -> Case:
+    """MONAI's ResNet-18 as it is, on small pictures."""
+    from monai.networks.nets import resnet18
+
+    net = resnet18(spatial_dims=2, n_input_channels=3, num_classes=10)
+    return _classifier(net, _sgd(net), torch.randn(2, 3, 32, 32), 10)
+
+
+def full_gpt2() -> Case:
+    """GPT-2 with its twelve layers and heads, narrow."""
+    return _gpt2(_adamw, 1, vocab_size=256, n_embd=96, n_positions=64)
+
+
+def full_gan() -> Case:
+    """DCGAN's generator and critic, batch norm and all, on small pictures."""
+    up, down = nn.ConvTranspose2d, nn.Conv2d
+    generator = nn.Sequential(
+        *(up(16, 32, 4), nn.BatchNorm2d(32), nn.ReLU(inplace=True)),
+        *(up(32, 16, 4, 2, 1), nn.BatchNorm2d(16), nn.ReLU(inplace=True)),
+        *(up(16, 3, 4, 2, 1), nn.Tanh()),
+    )
+    critic = nn.Sequential(
+        *(down(3, 16, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True)),
+        *(down(16, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.LeakyReLU(0.2, inplace=True)),
+        *(down(32, 1, 4), nn.Flatten()),
+    )
+    return _adversaries(generator, critic, torch.randn(8, 3, 16, 16), (16, 1, 1))
+
+
+# For errors at every operator: short enough for CI, and as long as in the networks' papers.
+SIZED: dict[str, Callable[[], Case]] = {
+    kind.__name__: kind
+    for kind in (narrow_residual_net, narrow_gpt2, full_resnet18, full_gpt2, full_gan)
+}
+
+
 def build(kind: str, seed: int = 0) -> Case:
     """The case of that name, from that seed."""
     torch.manual_seed(seed)
-    case = KINDS[kind]()
+    case = (KINDS | SIZED)[kind]()
     torch.manual_seed(seed + 1)
     return case
 
