@@ -79,6 +79,9 @@ SearchResult searchStep(const Program& program, Relaxation& root, double bound,
   root.model.lower = lower;
   root.model.upper = upper;
   found.bound = std::max(found.bound, bound);
+  // HiGHS has no cutoff: the cheapest point may lie above it.
+  if (found.status == SolverStatus::kOptimal && found.bound >= step.cutoff)
+    found.status = SolverStatus::kInfeasible;
   return found;
 }
 
