@@ -233,8 +233,8 @@ def _check_many(examples: int, seeds: int, eagerness: Any, *, derandomize: bool)
         evicting[way] += evictions > 0
 
     check()
-    for way in _WAYS:  # the shortest steps and laziest plans may evict nothing
-        assert evicting[way] > 0.7 * pressed[way] > 0
+    for way in _WAYS:  # the shortest steps and laziest plans evict nothing
+        assert evicting[way] >= 10, pressed
 
 
 def test_random_steps_keep_every_bit() -> None:
