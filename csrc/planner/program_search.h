@@ -37,9 +37,9 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
 // Little is left to search where only points well below the best plan are wanted: reduced costs fix
 // more, and every node ends sooner. So a step asks for points below a target between the bound that
 // is known and options.cutoff, the cost of the best plan. kInfeasible: there are none, and
-// SearchResult::bound is the target (`plan` may be one that costs more all the same). kOptimal: the cheapest of them. A search below the best plan
-// itself has neither until it is done, and much more to do. What a step fixes is free again after
-// it.
+// SearchResult::bound is the target (`plan` may be one that costs more all the same). kOptimal: the
+// cheapest of them. A search below the best plan itself has neither until it is done, and much more
+// to do. What a step fixes is free again after it.
 SearchResult searchStep(const Program& program, Relaxation& root, double bound,
                         const SearchOptions& options);
 

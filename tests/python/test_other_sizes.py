@@ -57,7 +57,7 @@ def _check_lengths(paging: bool) -> None:
     with Peaks() as peaks:
         own, parameters = _encoder()
         step = poet.wrap(
-            own, ram_budget=budget, paging=paging, background=False, cache_dir=None, time_limit_s=2
+            own, ram_budget=budget, paging=paging, background=False, cache_dir=None, time_limit_s=6
         )
         torch.manual_seed(2)
         for x in batches:
@@ -69,12 +69,12 @@ def _check_lengths(paging: bool) -> None:
     for mine, theirs in zip(parameters, expected, strict=True):
         assert torch.equal(mine, theirs)
     second_calls = [6, 8, 11]
-    assert all(followed[call] for call in second_calls)
     stats = step.stats
+    assert all(followed[call] for call in second_calls), (followed, stats)
     assert stats.plans_of_other_sizes == 3
     assert _LENT not in [s.message for s in step.schedules], "each was planned for by then"
     in_plans = [peak for peak, known in zip(peaks.bytes, followed, strict=True) if known]
-    assert max(in_plans) <= budget
+    assert max(in_plans) <= budget, (budget, peaks.bytes, followed)
 
 
 @pytest.mark.parametrize("paging", [False, True])
@@ -117,7 +117,7 @@ def test_what_differs_in_more_than_sizes_borrows_nothing() -> None:
         return loss.item()
 
     wrapped = poet.wrap(
-        step, ram_budget="95%", paging=False, background=False, cache_dir=None, time_limit_s=2
+        step, ram_budget="95%", paging=False, background=False, cache_dir=None, time_limit_s=6
     )
     for rows in (48, 48, 48, 40, 40):
         wrapped(torch.randn(rows, _WIDTH))
