@@ -44,11 +44,6 @@ class Companion {
   virtual double takeSeconds() = 0;
 };
 
-// One recorder a step. Not thread-safe: the session serializes.
-//
-// Invariants: a value is one storage, numbered in the order in which the step first shows them, so
-// that equal steps give equal numbers. A storage's address is forgotten the moment its storage is
-// gone, because it will be used again.
 // Note [Filled by native code]
 // An extension fills torch::empty_like through data_ptr, at::tensor(list) is an `empty` and a loop:
 // no operator tells of it. What `empty` and kin made is their operators' own only if the first of
@@ -57,6 +52,12 @@ class Companion {
 // shares may be written without an operator: nothing that reads it is replayable. Parameters are
 // trusted: whole models are looked at through NumPy, and nobody writes weights between a forward
 // pass and its backward pass.
+
+// One recorder a step. Not thread-safe: the session serializes.
+//
+// Invariants: a value is one storage, numbered in the order in which the step first shows them, so
+// that equal steps give equal numbers. A storage's address is forgotten the moment its storage is
+// gone, because it will be used again.
 class Recorder {
  public:
   // `all_are_known`: what is not among `known`, and has memory that is not the allocator's, has
