@@ -67,13 +67,26 @@ void Session::checkIdle() const {
                 "outermost call only");
 }
 
+// Note [Changing over]
+// What is away must have somebody to bring it back at every moment: another thread's op looks for
+// the listeners and watches that there are, and then for what it touches (Note [Storages in use]).
+// So a step listens before it evicts and before its session's watch ends, and goes on listening
+// until the watch has begun; while `has_away_` is set, such an op waits for the session's lock, and
+// finds a state that is whole.
 void Session::startListening() {
   optimizer_depth_ = 0;  // one that raised, or that outlived its step, was never left
   thread_ = std::this_thread::get_id();
-  watch_.reset();
-  has_away_ = false;
+  has_away_ = true;
   listener_.emplace(shared_from_this());
+  watch_.reset();
   listening_.emplace();
+  claim_.emplace();
+}
+
+void Session::stopListening() {
+  listening_.reset();
+  listener_.reset();
+  claim_.reset();
 }
 
 // Fake and functional tensors (torch.compile's caches hold some) have a size and no memory.
@@ -87,6 +100,7 @@ void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
 }
 
 void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
+  const c10::impl::ExcludeDispatchKeyGuard own_ops_are_not_heard(kListeningKey);
   const std::lock_guard<std::mutex> lock(mutex_);
   checkIdle();
   inputs_.clear();
@@ -106,14 +120,21 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
       leaveOutWhatHasNoMemory(known);
       unchecked_ = std::move(known);
     }
-    beginFollowing(*variant);
+    startListening();
+    try {
+      beginFollowing(*variant);
+    } catch (...) {
+      stopListening();
+      throw;
+    }
+    claim(*variant);
     if (variant->timed_steps < kTimedSteps) {
       timed_ = variant;
       variant->op_seconds.resize(variant->plan->numOps(), std::numeric_limits<double>::infinity());
     }
-    startListening();
     if (verify_) tap_.emplace();
     mode_ = Mode::kFollow;
+    has_away_ = false;  // the mode says it from here on
     return;
   }
   leaveOutWhatHasNoMemory(known);
@@ -127,9 +148,11 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
     for (const KnownStorage& one : known) enrollIfAlive(one.storage);
   }
   mode_ = Mode::kTrace;
+  has_away_ = false;
 }
 
 void Session::closeStep() {
+  has_away_ = true;  // until that is known
   executor_.handOver(between_);
   policy_.handOver(between_);
   policy_.end();
@@ -147,7 +170,7 @@ void Session::closeStep() {
 
 StepReport Session::endStep(bool failed) {
   listening_.reset();
-  listener_.reset();
+  const c10::impl::ExcludeDispatchKeyGuard own_ops_are_not_heard(kListeningKey);
   const std::lock_guard<std::mutex> lock(mutex_);
   StepReport report;
   counters_.steps += !unrecorded_;
@@ -165,9 +188,11 @@ StepReport Session::endStep(bool failed) {
     }
   } catch (...) {
     closeStep();
+    stopListening();
     throw;
   }
   closeStep();
+  stopListening();
   return report;
 }
 
@@ -306,6 +331,7 @@ bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* ar
   // What comes back for the other plan may need more than the budget; the policy does not.
   if (policy_.isOn() && (plan->excessBytes() > 0 || !executor_.isReadyFor(*plan))) return false;
   const std::vector<Presumed> unshown = locate(variant, *plan);
+  claim(variant);
   executor_.switchTo(std::move(plan), unshown);
   current_ = other;
   switched_ = true;

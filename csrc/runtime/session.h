@@ -20,6 +20,7 @@
 #include "trace/dispatch_key.h"
 #include "trace/listener.h"
 #include "trace/recorder.h"
+#include "trace/storages_in_use.h"
 
 namespace poet {
 
@@ -154,6 +155,7 @@ class POET_API Session final : public Listener,
   void settle(StepReport& report);
   void closeStep();
   void startListening();
+  void stopListening();
   void checkIdle() const;
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
 
@@ -180,7 +182,9 @@ class POET_API Session final : public Listener,
   void prepareStore(const CompiledPlan& plan);
   bool hasRoomFor(const CompiledPlan& plan);
   bool hasStoreOrOpens();
+  void watchFirst();
   void watchWhatIsAway();
+  void claim(const Variant& variant);
   void bringBackFor(const at::Tensor& t, bool is_overwritten = false);
   void bringBackFor(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
@@ -213,6 +217,7 @@ class POET_API Session final : public Listener,
   int64_t most_in_step_ = 0;
   std::optional<ListeningGuard> listening_;
   std::optional<ListenerGuard> listener_;
+  std::optional<StoragesInUse::Claim> claim_;  // of the running step
   SessionCounters counters_;
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()

@@ -69,6 +69,7 @@ bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {
   recorder_->accompany(&policy_);
   unrecorded_ = true;
   mode_ = Mode::kTrace;
+  has_away_ = false;
   return true;
 }
 
@@ -100,6 +101,16 @@ void Session::departOnline() {
 void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
   bringBackFor(op, *stack);
+  if (policy_.isActive() && Listener::areSeveral()) {
+    std::vector<const c10::StorageImpl*> shown;
+    const size_t count = op.schema().arguments().size();
+    forEachTensor(stack->data() + (stack->size() - count), count,
+                  [&](const at::Tensor& t, int, int) {
+                    if (isManaged(t)) shown.push_back(t.storage().unsafeGetStorageImpl());
+                    return true;
+                  });
+    claim_->add(shown);
+  }
   recorder_->run(op, below, stack, &lock);
 }
 

@@ -130,12 +130,32 @@ void Session::beginFollowing(const Variant& variant) {
   }
 }
 
+// See Note [What another step counts on].
+void Session::claim(const Variant& variant) {
+  std::vector<const c10::StorageImpl*> all;
+  for (const OutsideValue& outside : variant.outside) {
+    if (const StorageHold storage = outside.storage.lock()) all.push_back(storage.get());
+  }
+  for (const WeakStorage& input : inputs_) {
+    if (const StorageHold storage = input.lock()) all.push_back(storage.get());
+  }
+  claim_->add(all);
+}
+
 void Session::noteStorages() {
   if (Variant* variant = variants_.find(current_)) executor_.noteStorages(variant->outside);
 }
 
 // ------------------------------------------------------------------------------------------------
 // between the steps
+
+// Before something is put away while no step runs: see Note [Changing over].
+void Session::watchFirst() {
+  has_away_ = true;
+  if (!watch_) watch_.emplace(weak_from_this());
+  c10::impl::tls_set_dispatch_key_included(kListeningKey,
+                                           true);  // the watch may be another thread's
+}
 
 void Session::watchWhatIsAway() {
   has_away_ = !between_.empty();
@@ -150,6 +170,7 @@ void Session::moveOut() {
   if (variant == nullptr || variant->state != VariantState::kPlanned ||
       variant->plan->schedule().away_between_steps.empty())
     return;
+  watchFirst();
   beginFollowing(*variant);
   closeStep();
 }

@@ -1,4 +1,6 @@
 // Session::pause: everything that can be paged leaves memory while no step runs.
+#include <c10/util/ScopeExit.h>
+
 #include <set>
 
 #include "graph/error.h"
@@ -63,6 +65,8 @@ int64_t Session::pause(const std::vector<at::Tensor>& leaves) {
                 "call. Call it between two steps.");
   if (!pages_) return 0;
   between_.dropDead();
+  watchFirst();
+  const auto watched = c10::make_scope_exit([this] { watchWhatIsAway(); });
   const std::vector<StorageHold> storages = pausable(leaves);
   int64_t bytes = 0;
   for (const StorageHold& storage : storages) bytes += static_cast<int64_t>(storage->nbytes());
@@ -79,8 +83,6 @@ int64_t Session::pause(const std::vector<at::Tensor>& leaves) {
     released += copy.bytes;
   }
   StepArena::restart(0, /*trim_malloc=*/true);
-  watch_.reset();  // on this thread from here on
-  watchWhatIsAway();
   return released;
 }
 

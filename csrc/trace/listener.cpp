@@ -83,6 +83,7 @@ void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 Listener::Listener() { ++g_listeners; }
 Listener::~Listener() { --g_listeners; }
+bool Listener::areSeveral() { return g_listeners.load() > 1; }
 
 void setForeignErrorHandler(void (*handler)()) { g_handler = handler; }
 

@@ -33,6 +33,8 @@ class POET_API Listener {
   }
   // Before another listener takes so many bytes for an op of this one's step.
   virtual void expectBytes(int64_t bytes) { static_cast<void>(bytes); }
+
+  static bool areSeveral();  // that exist, whether their steps run or not
 };
 
 // The boxed fallback.

@@ -23,6 +23,7 @@ struct Slot {
 struct Slots {
   std::mutex mutex;
   std::vector<Slot*> all;
+  std::vector<const StoragesInUse::Claim*> claims;
   static Slots& get() {
     static Slots* slots = new Slots;  // threads may outlive static destruction
     return *slots;
@@ -77,9 +78,32 @@ StoragesInUse::Guard::~Guard() {
   if (outermost_) ownSlot().busy.store(false, std::memory_order_release);
 }
 
+StoragesInUse::Claim::Claim() : thread_(std::this_thread::get_id()) {
+  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  Slots::get().claims.push_back(this);
+}
+
+StoragesInUse::Claim::~Claim() {
+  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  std::erase(Slots::get().claims, this);
+}
+
+void StoragesInUse::Claim::add(const std::vector<const c10::StorageImpl*>& storages) {
+  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  storages_.insert(storages_.end(), storages.begin(), storages.end());
+  std::sort(storages_.begin(), storages_.end());
+  storages_.erase(std::unique(storages_.begin(), storages_.end()), storages_.end());
+}
+
 bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
   const Slot* const own = &ownSlot();
+  const std::thread::id here = std::this_thread::get_id();
   const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  for (const Claim* claim : Slots::get().claims) {
+    if (claim->thread_ != here &&
+        std::binary_search(claim->storages_.begin(), claim->storages_.end(), &storage))
+      return true;
+  }
   return std::any_of(Slots::get().all.begin(), Slots::get().all.end(), [&](const Slot* slot) {
     if (slot == own || !slot->busy.load(std::memory_order_seq_cst)) return false;
     const size_t count = slot->count.load(std::memory_order_relaxed);

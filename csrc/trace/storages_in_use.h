@@ -1,9 +1,12 @@
-// Which memory an operator on another thread is reading or writing right now.
+// Which memory an operator, or a step, on another thread counts on right now.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/StorageImpl.h>
+
+#include <thread>
+#include <vector>
 
 #include "graph/export.h"
 
@@ -16,6 +19,12 @@ namespace poet {
 // its operator touches for as long as that runs, without a lock, and whoever evicts looks there.
 // The order makes that safe: a thread notes first and then asks whether anybody listens; a step
 // listens first and then looks what is noted. One of the two sees the other.
+//
+// Note [What another step counts on]
+// Two steps on two threads may share tensors from before both (a frozen trunk, say). A step replays
+// ops on what it has seen, under its own lock, and can ask nobody then. So it claims those tensors
+// until it ends, and no other step evicts them: what is away when the claim is made comes back when
+// an op shows it, before any replay reads it.
 class POET_API StoragesInUse {
  public:
   // For as long as it lives, on this thread: the storages of the op's tensor arguments.
@@ -30,7 +39,23 @@ class POET_API StoragesInUse {
     bool outermost_;
   };
 
-  // Whether an op on a thread other than this one may be using it.
+  // For as long as it lives: the storages that a step on this thread counts on. Belongs to the
+  // session that runs the step, which serializes.
+  class Claim {
+   public:
+    Claim();
+    ~Claim();
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+    void add(const std::vector<const c10::StorageImpl*>& storages);
+
+   private:
+    friend class StoragesInUse;
+    std::thread::id thread_;
+    std::vector<const c10::StorageImpl*> storages_;  // sorted; those that died do no harm
+  };
+
+  // Whether an op or a step on a thread other than this one may be using it.
   static bool elsewhere(const c10::StorageImpl& storage);
 };
 

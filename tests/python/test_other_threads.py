@@ -321,11 +321,9 @@ def test_two_wrapped_steps_share_what_both_page(side_by_side: bool, tmp_path: Pa
                 losses[which].append(steps[which]().item())
 
         if side_by_side:
-            threads = [threading.Thread(target=loop, args=(i, _CALLS)) for i in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as pool:  # `result` raises what a loop raised
+                for running in [pool.submit(loop, i, _CALLS) for i in range(2)]:
+                    running.result()
         else:
             for call in range(2 * _CALLS):
                 loop(call % 2, 1)

@@ -62,5 +62,27 @@ TEST_F(StoragesInUseTest, AnOpInsideAnotherLeavesTheOuterOnesNoted) {
   EXPECT_TRUE(during({x_}, [&] { return usedElsewhere(x_); }, {y_}));
 }
 
+TEST_F(StoragesInUseTest, WhatAStepOnAnotherThreadClaimsIsInUseUntilItEnds) {
+  const auto claimed = [](const at::Tensor& t) {
+    return std::vector<const c10::StorageImpl*>{t.storage().unsafeGetStorageImpl()};
+  };
+  std::promise<void> made, seen;
+  std::thread other([&] {
+    StoragesInUse::Claim claim;
+    claim.add(claimed(x_));
+    claim.add(claimed(x_));
+    made.set_value();
+    seen.get_future().wait();
+  });
+  made.get_future().wait();
+  StoragesInUse::Claim own;
+  own.add(claimed(y_));
+  EXPECT_TRUE(usedElsewhere(x_));
+  EXPECT_FALSE(usedElsewhere(y_)) << "this thread's own";
+  seen.set_value();
+  other.join();
+  EXPECT_FALSE(usedElsewhere(x_));
+}
+
 }  // namespace
 }  // namespace poet
