@@ -115,8 +115,8 @@ void Executor::pageIn(ValueId v) {
   dropTemporaries();
 }
 
-// The copy's bytes into the value's storage, which waits for them. False if the copy is lost and
-// the value can be recomputed. Throws StoreError if it cannot.
+// The copy's bytes into the value's storage, which waits for them. False if the copy cannot be read
+// and the value can be recomputed; it stays until that has worked. Throws StoreError if it cannot.
 bool Executor::load(ValueId v) {
   StorageHold fresh;
   try {
@@ -124,7 +124,6 @@ bool Executor::load(ValueId v) {
     fresh = pager_.arrive(v);
   } catch (const StoreError&) {
     if (!canRecompute(v)) throw;
-    pager_.drop(v);
     return false;
   }
   if (verify_.enabled()) verify_.checkContent(*plan_, k_, v, pager_.copyOf(v).content_hash, *fresh);

@@ -37,8 +37,9 @@ bool Executor::mustComeBack(ValueId input) const {
 }
 
 void Executor::bringBack(ValueId v) {
-  if (pager_.isArriving(v) && load(v)) return;  // as planned
-  if (pager_.hasCopy(v)) {
+  const bool was_planned = pager_.isArriving(v);
+  if (was_planned && load(v)) return;
+  if (pager_.hasCopy(v) && !was_planned) {
     const bool dead = residency_[v].ref.expired();
     if (load(v)) {
       if (dead) temporaries_.push_back(v);
@@ -61,6 +62,7 @@ void Executor::bringBack(ValueId v) {
       temporaries_.push_back(output);
   }
   replay(r);
+  pager_.drop(v);  // it could not be read; a recompute that fails leaves it to later attempts
   ++counters_.unplanned_recomputes;
   noteUnplanned(v, "recomputed");
 }

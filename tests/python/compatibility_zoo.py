@@ -1112,9 +1112,6 @@ LIMITS = (
     "raised in two recorded calls.",
     "Operators on threads that Python started before `import poet`, and on native threads, are not "
     "heard: what they write in place may change what is computed again.",
-    "After reads of the store that fail for good (the step ends in StoreError) gradients of that "
-    "step that lay there stay released, even if the disk answers again; parameters and optimizer "
-    "state can be read.",
     "Native code that keeps a pointer to a tensor's memory must be told of by `poet.keep(tensor)`; "
     "else it may get an error that says so.",
 )
