@@ -47,6 +47,7 @@ STORE = {
     "write_latency_seconds": 1e-4,
 }
 MODES = ("recompute", "paging", "blocking")  # blocking: paging without overlap
+OTHERS = 0
 # Up to so many ops a bound over every schedule is asked for.
 SCOPE_ALL_UP_TO = 500
 
@@ -59,7 +60,8 @@ class Row:
         name: of the traced step.
         slacks: budgets, each S + slack (plain peak - S).
         seconds: within which the gaps of bounds.toml are asked for; also the time limit.
-        size: about how many ops it has, the word by which bounds.toml asks for it.
+        size: about how many ops it has, the word by which bounds.toml asks for it; OTHERS for
+            those on which no constant of the search was chosen.
     """
 
     name: str
@@ -83,6 +85,11 @@ ROWS = (
     Row("bert24", (0.5, 0.3), 60, 1500),
     Row("gpt2_48", (0.5, 0.3), 600, 10000),
     Row("gpt2_micro8", (0.5, 0.3), 600, 10000),
+    Row("coop_resnet50", (0.5, 0.3), 30, OTHERS),
+    Row("coop_inception_v3", (0.5, 0.3), 30, OTHERS),
+    Row("coop_spos", (0.5, 0.3), 30, OTHERS),
+    Row("coop_bilstm", (0.5, 0.3), 30, OTHERS),
+    Row("coop_swin", (0.5, 0.3), 30, OTHERS),
 )
 
 
@@ -198,14 +205,15 @@ def values(records: list[dict[str, Any]]) -> dict[str, float]:
     sizes = {row.name: row.size for row in ROWS}
     worst: dict[str, float] = {}
     for record in records:
-        name = f"planner_{sizes[record['graph']]}_ops"
+        size = sizes[record["graph"]]
+        name = "planner_other_steps" if size == OTHERS else f"planner_{size}_ops"
         figures = {}
         if record["status"] != poet.Status.INFEASIBLE:
             figures[f"{name}_gap"] = record.get("gap_percent", math.inf)
             figures[f"{name}_{record['mode']}_gap_extra"] = record.get(
                 "gap_extra_percent", math.inf
             )
-            if sizes[record["graph"]] == SCOPE_ALL_UP_TO and record["mode"] != "blocking":
+            if size == SCOPE_ALL_UP_TO and record["mode"] != "blocking":
                 figures[f"{name}_gap_all"] = gap_all(record)
         if "pessimism_percent" in record:
             figures["planner_optimism"] = -record["pessimism_percent"]
