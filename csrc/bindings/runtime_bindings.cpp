@@ -255,6 +255,18 @@ void bindRuntime(py::module_& m) {
   m.def("is_listening", &isListening);
   m.def("hear_this_thread", &hearThisThread);
   m.def(
+      "note_loaded",
+      [](const py::handle& tensor) {
+        const auto note = [](const at::Tensor& one) {
+          if (one.defined() && isManaged(one))
+            AllocatorTap::noteLoaded(*one.storage().unsafeGetStorageImpl());
+        };
+        const at::Tensor t = THPVariable_Unpack(tensor.ptr());
+        note(t);
+        forEachPart(t, note);
+      },
+      py::arg("tensor"));
+  m.def(
       "keep_storage",
       [](const py::handle& tensor) {
         const at::Tensor t = THPVariable_Unpack(tensor.ptr());

@@ -120,12 +120,11 @@ void Pager::noteShared(size_t bytes) {
   if (counters_.shared_page_outs++ > 0 || failures_in_a_row_ > 0) return;  // those are worse
   counters_.trouble = detail::message(
       "a value of ", bytes,
-      " bytes, which the plan moves to the store, stays in memory, because a "
-      "NumPy array, another raw reader, another thread or another wrapped step uses that memory "
-      "since the plan was "
-      "made, or torch.load made it: steps may need more than the budget. Read a copy instead "
-      "(tensor.clone().numpy()), make the array before poet.wrap, and give a loaded optimizer "
-      "copies of its state (tensor.clone()).");
+      " bytes, which the plan moves to the store, stays in memory, because a NumPy array, another "
+      "raw reader, another thread or another wrapped step uses that memory since the plan was "
+      "made, or it is a file's that was mapped: steps may need more than the budget. Read a copy "
+      "instead (tensor.clone().numpy()), make the array before poet.wrap, and load without "
+      "mmap=True.");
 }
 
 void Pager::adopt(ValueId v, PageCopy copy) {

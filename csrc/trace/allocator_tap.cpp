@@ -287,6 +287,12 @@ bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
   return isFromAllocator(storage) && storage.resizable() && !KeptStorages::has(storage);
 }
 
+void AllocatorTap::noteLoaded(c10::StorageImpl& storage) {
+  if (storage.resizable() || storage.allocator() != nullptr || !isFromAllocator(storage)) return;
+  storage.set_allocator(c10::GetCPUAllocator());
+  storage.set_resizable(true);
+}
+
 bool AllocatorTap::mayReleaseNow(const c10::StorageImpl& storage) {
   return mayRelease(storage) && !StoragesInUse::elsewhere(storage);
 }

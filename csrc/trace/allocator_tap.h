@@ -109,6 +109,10 @@ class POET_API AllocatorTap {
   // not, nobody asked to keep it, and no NumPy array shares it. PyTorch makes a storage that it
   // shares with NumPy one that cannot be resized, for good, however long ago that was.
   static bool mayRelease(const c10::StorageImpl& storage);
+  // A file was just read into it. PyTorch's reader, too, makes storages that cannot be resized:
+  // this one can be from here on, until NumPy shares it. No effect on memory that is mapped, or
+  // otherwise not the CPU allocator's, nor on what NumPy shares already.
+  static void noteLoaded(c10::StorageImpl& storage);
   // And no op on another thread uses it at the moment. See Note [Storages in use].
   static bool mayReleaseNow(const c10::StorageImpl& storage);
   // Whether the data came from PyTorch's CPU allocator.

@@ -21,6 +21,7 @@ from poet._errors import (
     StoreWarning,
 )
 from poet._live import StepTypeError
+from poet._loading import know_what_is_loaded as _know_what_is_loaded
 from poet._methods import Method, MethodTable, methods
 from poet._original import OriginalSolution
 from poet._pareto import pareto
@@ -40,6 +41,7 @@ from poet._wrapped_step import WrappedStep
 __version__ = _native.version
 
 _hear_new_threads()
+_know_what_is_loaded()
 
 __all__ = [
     "Action",

@@ -1099,8 +1099,8 @@ LIMITS = (
     "Where an operator of a planned step makes something else than was recorded, the rest of that "
     "call runs without a cap.",
     "Sparse, nested, quantized and mkldnn tensors, and what they are made of, stay in memory.",
-    "A tensor that `torch.load` made looks like one that NumPy shares, and stays in memory; so "
-    "does optimizer state loaded from a file.",
+    "What `torch.load` made before `import poet`, or maps from a file (`mmap=True`), looks like "
+    "what NumPy shares, and stays in memory.",
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
     "each time) seldom meets its plan: it trains without one.",
