@@ -11,16 +11,27 @@ namespace {
 constexpr size_t kHistory = 64;
 constexpr size_t kMaxJoined = 16;
 
-// The newer recording with the least seconds and the greatest workspace of both.
+// The newer recording with the least seconds and the greatest workspace of both. What one of them
+// showed to be read or written past the operators the other may not have.
 std::unique_ptr<Recording> merged(std::unique_ptr<Recording> newer, const Recording& older) {
   std::vector<Op> ops = newer->graph->ops();
   for (size_t k = 0; k < ops.size(); ++k) {
     ops[k].seconds = std::min(ops[k].seconds, older.graph->ops()[k].seconds);
     ops[k].workspace_bytes =
         std::max(ops[k].workspace_bytes, older.graph->ops()[k].workspace_bytes);
+    ops[k].replayable = ops[k].replayable && older.graph->ops()[k].replayable;
   }
+  std::vector<Value> values = newer->graph->values();
+  const std::vector<Value>& before = older.graph->values();
+  // What no op shows comes last, and has other numbers.
+  const auto shown = [](const Recording& recording, size_t v) {
+    return v < recording.first_shown.size() &&
+           recording.first_shown[v] != recording.graph->endOfStep();
+  };
+  for (size_t v = 0; shown(*newer, v) && shown(older, v); ++v)
+    values[v].evictable = values[v].evictable && before[v].evictable;
   newer->graph = std::make_shared<const Graph>(
-      std::move(ops), newer->graph->values(), newer->graph->baseBytes(), newer->graph->signature());
+      std::move(ops), std::move(values), newer->graph->baseBytes(), newer->graph->signature());
   return newer;
 }
 

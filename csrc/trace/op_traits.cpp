@@ -54,6 +54,22 @@ bool readsNoData(std::string_view base) {
          base == "randint_like" || base == "new_empty_strided";
 }
 
+bool makesUnwritten(const c10::FunctionSchema& schema, std::string_view base) {
+  return schema.name().rfind("aten::", 0) == 0 && schema.overload_name() != "out" &&
+         (base.rfind("empty", 0) == 0 || base.rfind("new_empty", 0) == 0);
+}
+
+// Whether an argument that is written is not read: what in-place ops fill, and what out= names.
+bool fills(const c10::FunctionSchema& schema, std::string_view base, size_t arg) {
+  static constexpr std::array<std::string_view, 14> kFillers = {
+      "copy_",       "fill_",          "zero_",          "normal_",       "uniform_",
+      "random_",     "bernoulli_",     "exponential_",   "cauchy_",       "geometric_",
+      "log_normal_", "_foreach_copy_", "_foreach_zero_", "_foreach_fill_"};
+  if (schema.name().rfind("aten::", 0) != 0) return false;
+  return schema.arguments()[arg].is_out() ||
+         (arg == 0 && std::find(kFillers.begin(), kFillers.end(), base) != kFillers.end());
+}
+
 // Composite functions whose schema says so may copy all the same (reshape, contiguous under
 // inference mode): by name.
 bool isView(const c10::FunctionSchema& schema, std::string_view base) {
@@ -97,6 +113,11 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   traits->random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits->reads_no_data = readsNoData(base);
   traits->is_view = isView(schema, base);
+  traits->looks_only =
+      traits->is_view || traits->reads_no_data ||
+      (schema.name().rfind("aten::", 0) == 0 &&
+       (base == "detach" || base == "alias" || base == "lift" || base == "lift_fresh"));
+  traits->makes_unwritten = makesUnwritten(schema, base);
   traits->known_pure = schema.name().rfind("aten::", 0) == 0;
   traits->rebinds_storage = base == "set_" || base == "resize_" || base == "resize_as_" ||
                             base == "set_data" || base == "_resize_output_" ||
@@ -104,8 +125,10 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
   traits->overwrites_first = traits->known_pure && (base == "copy_" || base == "fill_" ||
                                                     base == "zero_" || base == "_foreach_zero_");
   traits->lends_inputs = lendsInputs(schema);
-  for (const c10::Argument& arg : schema.arguments()) {
-    traits->writes_arg.push_back(arg.alias_info() != nullptr && arg.alias_info()->isWrite());
+  for (size_t a = 0; a < schema.arguments().size(); ++a) {
+    const c10::AliasInfo* alias = schema.arguments()[a].alias_info();
+    traits->writes_arg.push_back(alias != nullptr && alias->isWrite());
+    traits->fills_arg.push_back(traits->writes_arg.back() && fills(schema, base, a));
   }
   findStatistics(schema, base, *traits);
   return traits;
@@ -133,25 +156,6 @@ const OpTraits& traitsOf(const c10::OperatorHandle& op) {
   std::unique_ptr<OpTraits>& entry = (*cache)[op.operator_name()];
   if (entry == nullptr) entry = makeTraits(op);
   return *entry;
-}
-
-bool makesUnwritten(std::string_view name) {
-  const bool is_out = name.size() > 4 && name.substr(name.size() - 4) == ".out";
-  return !is_out && (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0);
-}
-
-bool fillsWhatItWrites(std::string_view name) {
-  static constexpr std::array<std::string_view, 13> kFillers = {
-      "copy_",      "fill_",          "zero_",         "normal_",      "uniform_",
-      "random_",    "log_normal_",    "bernoulli_",    "exponential_", "cauchy_",
-      "geometric_", "_foreach_copy_", "_foreach_zero_"};
-  constexpr std::string_view kAten = "aten::";
-  if (name.rfind(kAten, 0) != 0) return false;
-  const size_t dot = std::min(name.find('.'), name.size());
-  const std::string_view base = name.substr(kAten.size(), dot - kAten.size());
-  const std::string_view overload = name.substr(dot);
-  return (overload.size() >= 3 && overload.substr(overload.size() - 3) == "out") ||
-         std::find(kFillers.begin(), kFillers.end(), base) != kFillers.end();
 }
 
 }  // namespace poet

@@ -12,12 +12,6 @@
 
 namespace poet {
 
-// Of an op's name with its overload, "aten::empty.memory_format": whether its results hold what was
-// in memory before ...
-bool makesUnwritten(std::string_view name);
-// ... and whether it writes its in-place or out= argument without reading it.
-bool fillsWhatItWrites(std::string_view name);
-
 struct OpTraits {
   std::string name;              // "aten::add.Tensor"
   bool without_tensors = false;  // neither takes nor returns a tensor (profiler::*): passed
@@ -27,6 +21,8 @@ struct OpTraits {
   // Its result is another look at its input, whatever that holds; not detach and alias, see Note
   // [Raw reads behind a view].
   bool is_view = false;
+  bool looks_only = false;       // is_view, reads_no_data, or detach and kin: no byte is read
+  bool makes_unwritten = false;  // empty and kin: their results hold what was there before
   bool known_pure = false;       // from a namespace whose ops keep no state of their own
   bool rebinds_storage = false;  // resize_, set_: what it touches must keep its memory
   bool lends_inputs = false;     // work on the inputs goes on when the op has returned (c10d)
@@ -35,6 +31,7 @@ struct OpTraits {
   int16_t training_arg = -1;
   bool overwrites_first = false;  // copy_, fill_ and zero_: nothing of what it held is left
   std::vector<bool> writes_arg;   // per argument: the schema marks it as written
+  std::vector<bool> fills_arg;    // ... and what it shows is written without being read
 
   bool isStatistic(int arg) const {
     return std::find(statistic_args.begin(), statistic_args.end(), arg) != statistic_args.end();

@@ -1,4 +1,5 @@
-// While the step runs; recorder_finish.cpp makes the recording of what was noted.
+// While the step runs; recorder_beside.cpp notes what happens beside its operators,
+// recorder_finish.cpp makes the recording of what was noted.
 #include "trace/recorder.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -106,6 +107,15 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
                   [this](ValueId v) { return static_cast<size_t>(v.index) >= values_.size(); });
   }
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
+  for (const Living& living : alive_) {  // `empty` whose filling would have come
+    const OpId maker = value(living.value).producer;
+    if (!maker.valid() || !traitsOf(op(maker).handle).makes_unwritten) continue;
+    const bool is_touched = std::any_of(graph_ops_.begin(), graph_ops_.end(), [&](const Op& by) {
+      return !by.metadata_only && !by.reads_no_data &&
+             std::find(by.inputs.begin(), by.inputs.end(), living.value) != by.inputs.end();
+    });
+    if (!is_touched) native_writes_.noteUnwritten(living.value, maker);
+  }
   for (const OutsideValue& known : prefix.outside) {
     if (static_cast<size_t>(known.value.index) >= values_.size()) break;
     if (known.input_position >= 0) input_position_[known.value.index] = known.input_position;
@@ -163,66 +173,6 @@ void Recorder::dropTouched() {
   }
 }
 
-// Note [Read beside the step]
-// What the program hands to NumPy, say, in the recorded call it will hand out in those to come: the
-// value cannot be evicted then, and the plan must not count on it. Where the memory may be written
-// from then on (an array shares it), nothing that an operator makes of it can be made again: none
-// of them is replayable, before the reading or after it. A call that reads more than the recorded
-// one did departs from the plan, Note [Written elsewhere].
-void Recorder::noteRead(const at::Tensor& t, bool may_write) {
-  const auto found = number_.find(t.storage().unsafeGetStorageImpl());
-  if (found != number_.end()) {
-    keepInPlace(found->second, may_write);
-  } else {
-    read_early_.push_back({t.storage().getWeakStorageImpl(), may_write});
-  }
-}
-
-bool Recorder::knows(const at::Tensor& t) const {
-  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
-  return number_.count(storage) > 0 || known_at_.count(storage) > 0;
-}
-
-void Recorder::keepInPlace(ValueId value, bool may_be_written) {
-  values_[static_cast<size_t>(value.index)].evictable = false;
-  if (may_be_written) may_be_written_.push_back(value);
-}
-
-void Recorder::freezeReadersOfWhatMayBeWritten() {
-  for (const ValueId v : may_be_written_) {
-    for (Op& op : graph_ops_) {
-      if (!op.metadata_only && std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end())
-        op.replayable = false;
-    }
-  }
-}
-
-// See Note [Filled by native code].
-void Recorder::freezeWhatNativeCodeFills() {
-  std::vector<OpId> unwritten(values_.size(), kNoOp);  // by value: the `empty` that made it
-  for (size_t k = 0; k < graph_ops_.size(); ++k) {
-    Op& op = graph_ops_[k];
-    if (makesUnwritten(op.name)) {
-      for (const ValueId v : op.outputs) {
-        if (values_[static_cast<size_t>(v.index)].producer == OpId(static_cast<int64_t>(k)))
-          unwritten[static_cast<size_t>(v.index)] = OpId(static_cast<int64_t>(k));
-      }
-      continue;
-    }
-    if (op.metadata_only || op.reads_no_data) continue;
-    const bool fills = fillsWhatItWrites(op.name);
-    for (const ValueId v : op.inputs) {
-      OpId& maker = unwritten[static_cast<size_t>(v.index)];
-      if (!maker.valid()) continue;
-      const bool writes = std::binary_search(op.mutates.begin(), op.mutates.end(), v);
-      if (!(writes && fills)) graph_ops_[static_cast<size_t>(maker.index)].replayable = false;
-    }
-    for (const auto* touched : {&op.inputs, &op.mutates}) {
-      for (const ValueId v : *touched) unwritten[static_cast<size_t>(v.index)] = kNoOp;
-    }
-  }
-}
-
 ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   if (!isManaged(t)) return kNoValue;
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -241,6 +191,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   const ValueId id(static_cast<int64_t>(values_.size()));
   const std::optional<OpId> taken_after = unshown_.show(*storage);
   if (known == known_at_.end() && !producer.valid()) noteArrival(id, *storage, taken_after);
+  // Native code took it within the step, and may go on working on it.
+  if (taken_after && !producer.valid()) may_be_written_.push_back(id);
   if (known != known_at_.end()) {
     known_[known->second].touched = true;
     if (known_[known->second].storage.kind == ValueKind::kInput) {
@@ -496,10 +448,12 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   begin(op, traits, *stack);
   const OpId id(static_cast<int64_t>(ops_.size()) - 1);
   ++kernels_;
+  std::vector<Written> written;
   try {
     const size_t args = op.schema().arguments().size();
     if (companion_ != nullptr)
       companion_->beforeKernel(id, stack->data() + (stack->size() - args), args, below);
+    written = beforeAccess(traits, stack->data() + (stack->size() - args), args);
     if (lock != nullptr) lock->unlock();
     runMeasured(op, traits, below, stack);
   } catch (...) {
@@ -513,6 +467,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   noteKernelEnd(id);
   const size_t results = op.schema().returns().size();
   recordOutputs(stack->data() + (stack->size() - results), results);
+  noteContents(traits, written, stack->data() + (stack->size() - results), results);
   extendHash();
   if (companion_ != nullptr)
     companion_->afterKernel(id, stack->data() + (stack->size() - results), results);

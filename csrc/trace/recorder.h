@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trace/allocator_tap.h"
+#include "trace/native_writes.h"
 #include "trace/op_traits.h"
 #include "trace/recording.h"
 #include "trace/unshown_memory.h"
@@ -43,15 +44,6 @@ class Companion {
   // Seconds that this took since the last call.
   virtual double takeSeconds() = 0;
 };
-
-// Note [Filled by native code]
-// An extension fills torch::empty_like through data_ptr, at::tensor(list) is an `empty` and a loop:
-// no operator tells of it. What `empty` and kin made is their operators' own only if the first of
-// these to touch its data fills it without reading it; else that `empty` is not replayable, and the
-// value stays or is paged. Likewise memory from before the step that NumPy or other foreign code
-// shares may be written without an operator: nothing that reads it is replayable. Parameters are
-// trusted: whole models are looked at through NumPy, and nobody writes weights between a forward
-// pass and its backward pass.
 
 // One recorder a step. Not thread-safe: the session serializes.
 //
@@ -118,9 +110,17 @@ class Recorder {
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
   void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
   void recordPart(const at::Tensor& part, OpId producer);
+  struct Written {
+    ValueId value;
+    at::Tensor tensor;
+    bool filled;
+  };
+  std::vector<Written> beforeAccess(const OpTraits& traits, const c10::IValue* args, size_t count);
+  void noteContents(const OpTraits& traits, const std::vector<Written>& written,
+                    const c10::IValue* results, size_t count);
+  void noteNative(ValueId value);
   void keepInPlace(ValueId value, bool may_be_written);
   void freezeReadersOfWhatMayBeWritten();
-  void freezeWhatNativeCodeFills();
   void noteGrowth(const at::Tensor& t, ValueId value);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
@@ -187,6 +187,7 @@ class Recorder {
   };
   std::vector<ReadBeside> read_early_;
   std::vector<ValueId> may_be_written_;
+  NativeWrites native_writes_;
   Companion* companion_ = nullptr;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own

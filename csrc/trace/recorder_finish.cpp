@@ -216,7 +216,6 @@ void Recorder::countFlops() {
 
 std::unique_ptr<Recording> Recorder::finish() {
   freezeReadersOfWhatMayBeWritten();
-  freezeWhatNativeCodeFills();
   noteDeaths();
   unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   labelValues();

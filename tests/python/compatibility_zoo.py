@@ -1108,6 +1108,9 @@ LIMITS = (
     "step for each place.",
     "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
     "inputs' memory directly and have not been tried.",
+    "What native code writes into an operator's result (an extension that fills "
+    "`torch::empty_like`) is found where it does so in the calls that are recorded; it stays in "
+    "memory from then on.",
     "An operator that raises, and whose error the step catches, is part of a plan once it has "
     "raised in two recorded calls.",
     "Operators on threads that Python started before `import poet`, and on native threads, are not "

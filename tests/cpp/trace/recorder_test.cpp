@@ -46,7 +46,6 @@ class RecorderTest : public ::testing::Test {
   std::shared_ptr<const Recording> recording_;
 };
 
-// See Note [Filled by native code].
 TEST_F(RecorderTest, WhatNativeCodeFillsIsNotMadeAgain) {
   const auto isReplayable = [this](const std::function<void(at::Tensor)>& fill) {
     record([&] {

@@ -105,7 +105,8 @@ TEST(UnshownMemoryTest, WhatComesInTheMiddleOfTheStepAndIsShownLaterCountsFromTh
   EXPECT_EQ(graph.value(came).death, OpId(5));
   EXPECT_FALSE(graph.value(came).evictable);
   EXPECT_TRUE(recording->ops[4].in[0].outside);
-  EXPECT_TRUE(graph.op(OpId(2)).replayable && graph.op(OpId(4)).replayable);
+  EXPECT_TRUE(graph.op(OpId(2)).replayable);
+  EXPECT_FALSE(graph.op(OpId(4)).replayable) << "native code may go on working on it";
   EXPECT_EQ(recording->first_shown[static_cast<size_t>(came.index)], OpId(4));
   for (const OutsideValue& outside : recording->outside) EXPECT_NE(outside.value, came);
 }

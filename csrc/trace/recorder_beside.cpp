@@ -1,0 +1,92 @@
+// Reads and writes of the step's memory that are none of its operators'.
+#include <algorithm>
+
+#include "trace/recorder.h"
+#include "trace/tensor_args.h"
+
+namespace poet {
+
+// Note [Read beside the step]
+// What the program hands to NumPy, say, in the recorded call it will hand out in those to come: the
+// value cannot be evicted then, and the plan must not count on it. Where the memory may be written
+// from then on (an array shares it), nothing that an operator makes of it can be made again: none
+// of them is replayable, before the reading or after it. A call that reads more than the recorded
+// one did departs from the plan, Note [Written elsewhere].
+void Recorder::noteRead(const at::Tensor& t, bool may_write) {
+  const auto found = number_.find(t.storage().unsafeGetStorageImpl());
+  if (found != number_.end()) {
+    keepInPlace(found->second, may_write);
+  } else {
+    read_early_.push_back({t.storage().getWeakStorageImpl(), may_write});
+  }
+}
+
+bool Recorder::knows(const at::Tensor& t) const {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  return number_.count(storage) > 0 || known_at_.count(storage) > 0;
+}
+
+void Recorder::keepInPlace(ValueId value, bool may_be_written) {
+  values_[static_cast<size_t>(value.index)].evictable = false;
+  if (may_be_written) may_be_written_.push_back(value);
+}
+
+void Recorder::freezeReadersOfWhatMayBeWritten() {
+  for (const ValueId v : may_be_written_) {
+    for (Op& op : graph_ops_) {
+      if (!op.metadata_only && std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end())
+        op.replayable = false;
+    }
+  }
+}
+
+// See Note [Written by native code].
+void Recorder::noteNative(ValueId value) {
+  const OpId op = native_writes_.lastWriter(value);
+  values_[static_cast<size_t>(value.index)].evictable = false;
+  Op& node = graph_ops_[static_cast<size_t>(op.index)];
+  node.replayable = false;
+  // What fills torch::empty_like(x) reads x, most likely.
+  if (!traitsOf(this->op(op).handle).makes_unwritten) return;
+  for (const ValueId v : node.inputs) keepInPlace(v, false);
+}
+
+// Looks at what the op is about to read and write, of what the step made; returns what it writes.
+std::vector<Recorder::Written> Recorder::beforeAccess(const OpTraits& traits,
+                                                      const c10::IValue* args, size_t count) {
+  std::vector<Written> written;
+  size_t i = 0;
+  forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
+    const ValueId v = ops_.back().in[i++].value;
+    if (!v.valid() || !value(v).producer.valid()) return true;
+    const auto a = static_cast<size_t>(arg);
+    const bool fills = traits.fills_arg[a];
+    if (!traits.looks_only) {
+      const bool native =
+          fills ? native_writes_.isNativeWhenFilled(v, t)
+                : native_writes_.isNativeWhenRead(v, *t.storage().unsafeGetStorageImpl());
+      if (native) noteNative(v);
+    }
+    if (traits.writes_arg[a]) written.push_back({v, t, fills});
+    return true;
+  });
+  return written;
+}
+
+void Recorder::noteContents(const OpTraits& traits, const std::vector<Written>& written,
+                            const c10::IValue* results, size_t count) {
+  const OpId self(static_cast<int64_t>(ops_.size()) - 1);
+  for (const Written& one : written)
+    native_writes_.noteWritten(one.value, one.tensor, self, one.filled);
+  size_t i = 0;
+  ValueId last = kNoValue;  // the results of an op may be views of one storage
+  forEachTensor(results, count, [&](const at::Tensor& t, int, int) {
+    const ValueId v = ops_.back().out[i++].value;
+    if (!v.valid() || value(v).producer != self || v == last) return true;
+    native_writes_.noteMade(v, t, self, traits.makes_unwritten);
+    last = v;
+    return true;
+  });
+}
+
+}  // namespace poet

@@ -1,0 +1,69 @@
+// What extensions do: native code that reads and fills tensors through their pointers.
+#include <torch/extension.h>
+#include <torch/library.h>
+
+namespace {
+
+void cubeInto(const at::Tensor& x, at::Tensor& y) {
+  const float* from = x.const_data_ptr<float>();
+  float* to = y.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] * from[i] * from[i];
+}
+
+// The form of PyTorch's tutorial on extensions.
+at::Tensor cube(at::Tensor x) {
+  x = x.detach().contiguous();
+  at::Tensor y = torch::empty_like(x);
+  cubeInto(x, y);
+  return y;
+}
+
+at::Tensor cubeOfZeros(at::Tensor x) {
+  x = x.contiguous();
+  at::Tensor y = torch::zeros(x.sizes(), x.options());
+  cubeInto(x, y);
+  return y;
+}
+
+at::Tensor cubeOfClone(const at::Tensor& x) {
+  at::Tensor y = x.clone();
+  cubeInto(y, y);
+  return y;
+}
+
+// Into what an operator returned, as compiled kernels do with what follows a matrix product.
+at::Tensor productAndCube(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor y = a.mm(b);
+  cubeInto(y, y);
+  return y;
+}
+
+at::Tensor halfFilled(at::Tensor x) {
+  x = x.contiguous();
+  at::Tensor y = torch::empty_like(x);
+  cubeInto(x, y);
+  y.narrow(0, 0, x.size(0) / 2).zero_();
+  return y;
+}
+
+}  // namespace
+
+TORCH_LIBRARY(poet_tests_native, m) {
+  m.def("cube(Tensor x) -> Tensor");
+  m.def("cube_(Tensor(a!) x) -> Tensor(a!)");
+}
+TORCH_LIBRARY_IMPL(poet_tests_native, CPU, m) {
+  m.impl("cube", [](const at::Tensor& x) { return cube(x); });
+  m.impl("cube_", [](at::Tensor& x) -> at::Tensor& {
+    cubeInto(x, x);
+    return x;
+  });
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("cube", &cube);
+  m.def("cube_of_zeros", &cubeOfZeros);
+  m.def("cube_of_clone", &cubeOfClone);
+  m.def("product_and_cube", &productAndCube);
+  m.def("half_filled", &halfFilled);
+}

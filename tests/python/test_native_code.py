@@ -1,0 +1,255 @@
+"""Memory that native code fills past PyTorch's operators.
+
+Each step is trained plainly, then under random plans that free, recompute and page far more than
+solved ones: to the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from random_plans import STORE_DEVICE, random_plan
+from torch import nn
+from zoo import Case, differences
+
+from poet import _C
+from poet._live import run_step
+from poet._store import page_folder
+
+_HERE = Path(__file__).parent
+_ROWS = 512
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@functools.cache
+def _native() -> Any:
+    """The extension, compiled once: the build directory keeps it for the next run."""
+    from torch.utils.cpp_extension import load
+
+    scripts = sysconfig.get_path("scripts")  # ninja is there
+    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
+    tag = f"{sys.implementation.cache_tag}-torch{torch.__version__}"
+    folder = _HERE.parent.parent / "build" / f"native-code-{tag}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return load(
+        "poet_tests_native",
+        [str(_HERE / "native_code.cpp")],
+        extra_cflags=["-O1"],
+        build_directory=str(folder),
+    )
+
+
+def _deep(width: int = 32, layers: int = 4, classes: int = 4) -> nn.Sequential:
+    made = [m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*made, nn.Linear(width, classes))
+
+
+def _case(
+    net: nn.Module,
+    loss_of: Callable[..., torch.Tensor],
+    extra: dict[str, torch.Tensor] | None = None,
+) -> Case:
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, foreach=False)
+    batch = torch.randn(_ROWS, 32), torch.randint(0, 4, (_ROWS,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(x, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, lambda _: batch, [net], [optimizer], extra or {})
+
+
+def _through(use: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Case:
+    net, other = _deep(), torch.randn(_ROWS, 32)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = use(net[:4](x), other)
+        return F.cross_entropy(net[4:](h.tanh()), y)
+
+    return _case(net, loss)
+
+
+class _InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).detach()
+        torch.ops.poet_tests_native.cube_(y)
+        ctx.save_for_backward(y)
+        return y * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * ctx.saved_tensors[0]
+
+
+def empty_like_filled() -> Case:
+    return _through(lambda h, t: h * _native().cube(t))
+
+
+def zeros_filled() -> Case:
+    return _through(lambda h, t: h * _native().cube_of_zeros(t))
+
+
+def clone_written() -> Case:
+    return _through(lambda h, t: h * _native().cube_of_clone(t))
+
+
+def product_written() -> Case:
+    return _through(lambda h, t: h * _native().product_and_cube(t, t[:32].t().contiguous()))
+
+
+def filled_in_part() -> Case:
+    return _through(lambda h, t: h * _native().half_filled(t))
+
+
+def custom_operator() -> Case:
+    _native()
+    return _through(lambda h, t: h * torch.ops.poet_tests_native.cube(t))
+
+
+def custom_operator_in_place() -> Case:
+    _native()
+    return _through(lambda h, t: _InPlace.apply(h))
+
+
+def _ctc(lengths_as: Callable[[int], Any]) -> Case:
+    net = _deep(classes=20)
+    targets = torch.randint(1, 20, (32, 5))
+
+    def loss(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        scores = net(x).view(16, 32, 20).log_softmax(2)
+        return F.ctc_loss(scores, targets, lengths_as(16), lengths_as(5))
+
+    return _case(net, loss)
+
+
+def ctc_loss_with_lists() -> Case:
+    """Its mean divides by at::tensor(target_lengths), which shows as `empty`."""
+    return _ctc(lambda n: (n,) * 32)
+
+
+def ctc_loss_with_tensors() -> Case:
+    return _ctc(lambda n: torch.full((32,), n))
+
+
+def tensors_from_lists() -> Case:
+    """torch.tensor() fills what shows as `empty` as well."""
+    net = _deep()
+    numbers = [float(i % 7) for i in range(32)]
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scale = torch.tensor(numbers)
+        return F.cross_entropy(net[4:](net[:4](x) * scale.sin().exp()), y)
+
+    return _case(net, loss)
+
+
+def filled_by_operators() -> Case:
+    """All of it, row by row: that may be computed again."""
+    net = _deep()
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = torch.empty(4, 32)
+        for i in range(4):
+            rows[i].copy_(x[i])
+        noise = torch.empty_like(x).bernoulli_(0.5)
+        return F.cross_entropy(net(x * noise + rows.sin().sum(0)), y)
+
+    return _case(net, loss)
+
+
+_CASES: dict[str, Callable[[], Case]] = {
+    case.__name__: case
+    for case in (
+        empty_like_filled,
+        zeros_filled,
+        clone_written,
+        product_written,
+        filled_in_part,
+        custom_operator,
+        custom_operator_in_place,
+        ctc_loss_with_lists,
+        ctc_loss_with_tensors,
+        tensors_from_lists,
+        filled_by_operators,
+    )
+}
+
+
+class _Planned:
+    """A step that follows a random plan from its third call on."""
+
+    def __init__(self, case: Case, seed: int, eagerness: float, paging: float = 0.0) -> None:
+        self.case, self.seed, self.eagerness, self.paging = case, seed, eagerness, paging
+        self.session = _C.Session(verify=False)
+        if paging:
+            self.session.set_store(page_folder(None))
+
+    def __call__(self, *args: Any) -> Any:
+        result, report = run_step(self.session, self.case.step, args, {})
+        if report["newly_stable"]:
+            graph = self.session.graph_of(report["variant"])
+            plan = random_plan(
+                graph, self.seed, self.eagerness, paging=self.paging, away_between=self.paging > 0
+            )
+            self.session.set_plan(report["variant"], plan, STORE_DEVICE)
+            self.session.move_out()
+        return result
+
+
+_MODES: dict[str, Callable[[Case], _Planned]] = {
+    "plan, eager": lambda case: _Planned(case, 1, 0.9),
+    "plan": lambda case: _Planned(case, 2, 0.4),
+    "plan, paging": lambda case: _Planned(case, 3, 0.4, 0.3),
+}
+
+
+def _train(
+    make: Callable[[], Case], stepper: Callable[[Case], Callable[..., Any]]
+) -> dict[str, Any]:
+    torch.manual_seed(0)
+    case = make()
+    torch.manual_seed(1)
+    step = stepper(case)
+    results = [step(*case.batches(i)) for i in range(6)]
+    return {f"result {i}": result for i, result in enumerate(results)} | case.state()
+
+
+@functools.cache
+def _plain(name: str) -> dict[str, Any]:
+    return _train(_CASES[name], lambda case: case.step)
+
+
+@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("name", _CASES)
+def test_trains_as_without_poet(name: str, mode: str) -> None:
+    steps: list[_Planned] = []
+
+    def stepper(case: Case) -> Callable[..., Any]:
+        steps.append(_MODES[mode](case))
+        return steps[0]
+
+    assert differences(_plain(name), _train(_CASES[name], stepper)) == []
+    counters = steps[0].session.counters()
+    assert counters["failed_steps"] == 0
+    assert counters["evictions"] > 0
+    assert counters["followed_steps"] >= 3
