@@ -13,16 +13,22 @@ namespace poet {
 namespace {
 
 // Known storages from any iterable of tensors, those inside sparse ones too; what poet does not
-// manage is left out.
+// manage is left out. Those of `kind` kBuffer that are torch.nn.Parameters are known as such.
 void addKnown(const py::handle& tensors, ValueKind kind, std::vector<KnownStorage>& known) {
+  static PyObject* const parameter =
+      py::object(py::module_::import("torch.nn").attr("Parameter")).release().ptr();
   for (const py::handle& item : tensors) {
     if (!THPVariable_Check(item.ptr())) continue;
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
     if (!t.defined()) continue;
+    const bool is_parameter =
+        kind == ValueKind::kBuffer &&
+        PyType_IsSubtype(Py_TYPE(item.ptr()), reinterpret_cast<PyTypeObject*>(parameter)) != 0;
     const auto add = [&](const at::Tensor& one) {
       if (!one.defined() || !isManaged(one)) return;
-      known.push_back(
-          {one.storage().getWeakStorageImpl(), static_cast<int64_t>(one.storage().nbytes()), kind});
+      known.push_back({one.storage().getWeakStorageImpl(),
+                       static_cast<int64_t>(one.storage().nbytes()),
+                       is_parameter ? ValueKind::kParameter : kind});
     };
     add(t);
     forEachPart(t, add);

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "trace/allocator_tap.h"
+#include "trace/kept_storages.h"
 #include "trace/op_traits.h"
 #include "trace/tensor_args.h"
 
@@ -96,6 +98,19 @@ int64_t Executor::shiftOf(ValueId v) const {
   return entry.first_offset - plan_->recording().first_offset[static_cast<size_t>(v.index)];
 }
 
+// See Note [Memory that others may write].
+bool Executor::isSharedAsRecorded(const CompiledPlan& plan, ValueId v,
+                                  const c10::StorageImpl& storage) const {
+  const Sharing recorded = plan.recording().sharingOf(v);
+  if (recorded == Sharing::kTrusted) return true;
+  const ValueId known = residency_.valueOf(const_cast<c10::StorageImpl*>(&storage));
+  // While a transfer reads it, the storage only points to memory that poet holds.
+  const bool is_leaving = known.valid() && pager_.isBeingWritten(known);
+  const bool is_shared =
+      is_leaving ? KeptStorages::isShared(storage) : AllocatorTap::isShared(storage);
+  return is_shared == (recorded == Sharing::kShared);
+}
+
 bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
   const HotOp& hot = plan.hot(k_);
   const HotSlot* slot = plan.slots(hot.in);
@@ -119,6 +134,7 @@ bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
       if (same_storage != (other.value == v)) return false;
       if (same_storage) return true;
     }
+    if (!isSharedAsRecorded(plan, v, *storage)) return false;
     new_bindings_.push_back({v, &t});
     return true;
   });
@@ -171,7 +187,10 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
       const ValueId v(slot->value);
       const int64_t first_offset = slot->outside ? firstOffset(v, t) : 0;
       if (geometryHash(t, first_offset) != slot->hash) return false;
-      if (slot->outside && (!residency_[v].bound || residency_[v].presumed)) confirm({v, &t});
+      if (slot->outside && (!residency_[v].bound || residency_[v].presumed)) {
+        if (!isSharedAsRecorded(*plan_, v, *t.storage().unsafeGetStorageImpl())) return false;
+        confirm({v, &t});
+      }
       if (slot->made_here && !residency_.bind(ValueId(slot->value), t)) return false;
       ++slot;
       return true;

@@ -148,6 +148,8 @@ class Executor {
   void handOver(ValueId v);
   int64_t firstOffset(ValueId v, const at::Tensor& t) const;
   int64_t shiftOf(ValueId v) const;
+  bool isSharedAsRecorded(const CompiledPlan& plan, ValueId v,
+                          const c10::StorageImpl& storage) const;
   bool matchesSlots(const CompiledPlan& plan, const c10::IValue* args);
   void perform(const Action& action);
   void free(ValueId v);

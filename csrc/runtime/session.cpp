@@ -92,7 +92,7 @@ void Session::stopListening() {
 // Fake and functional tensors (torch.compile's caches hold some) have a size and no memory.
 void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
   std::erase_if(known, [this](const KnownStorage& one) {
-    if (one.kind != ValueKind::kBuffer) return false;
+    if (one.kind != ValueKind::kBuffer && one.kind != ValueKind::kParameter) return false;
     const StorageHold storage = one.storage.lock();
     return storage && storage->_mutable_data_ptr_no_checks().get() == nullptr &&
            !between_.has(storage.get());

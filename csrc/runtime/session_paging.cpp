@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "runtime/session.h"
+#include "trace/kept_storages.h"
 #include "trace/op_traits.h"
 #include "trace/tensor_args.h"
 
@@ -251,7 +252,10 @@ int64_t Session::bytesToBringBack(const c10::OperatorHandle& op, const torch::ji
 }
 
 void Session::touch(const at::Tensor& t, bool for_good) {
-  if ((mode_ == Mode::kIdle && !wantsTouches() && !is_policed_) || !isManaged(t)) return;
+  if (!isManaged(t)) return;
+  if (for_good)
+    KeptStorages::addShared(StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
+  if (mode_ == Mode::kIdle && !wantsTouches() && !is_policed_) return;
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();

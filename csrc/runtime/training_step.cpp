@@ -46,10 +46,11 @@ void addKnown(const at::Tensor& t, ValueKind kind, std::vector<KnownStorage>& kn
       {t.storage().getWeakStorageImpl(), static_cast<int64_t>(t.storage().nbytes()), kind});
 }
 
-void addWithGradient(const at::Tensor& t, std::vector<KnownStorage>& known) {
+void addWithGradient(const at::Tensor& t, std::vector<KnownStorage>& known,
+                     ValueKind kind = ValueKind::kBuffer) {
   if (!t.defined()) return;
   if (t.is_leaf()) addKnown(t.grad(), ValueKind::kGradient, known);
-  addKnown(t, ValueKind::kBuffer, known);
+  addKnown(t, kind, known);
 }
 
 }  // namespace
@@ -166,12 +167,13 @@ std::vector<KnownStorage> TrainingStep::Impl::knownStorages(
   std::vector<KnownStorage> known;  // the same storage may come again: the first counts
   for (const at::Tensor& t : inputs) addKnown(t, ValueKind::kInput, known);
   for (const torch::nn::Module* model : models) {
-    for (const at::Tensor& t : model->parameters()) addWithGradient(t, known);
+    for (const at::Tensor& t : model->parameters())
+      addWithGradient(t, known, ValueKind::kParameter);
     for (const at::Tensor& t : model->buffers()) addKnown(t, ValueKind::kBuffer, known);
   }
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
-      for (const at::Tensor& t : group.params()) addWithGradient(t, known);
+      for (const at::Tensor& t : group.params()) addWithGradient(t, known, ValueKind::kParameter);
     }
   }
   for (const auto& weak : tensors) {

@@ -1,5 +1,6 @@
 #include "trace/allocator_tap.h"
 
+#include <ATen/MapAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -291,6 +292,15 @@ void AllocatorTap::noteLoaded(c10::StorageImpl& storage) {
   if (storage.resizable() || storage.allocator() != nullptr || !isFromAllocator(storage)) return;
   storage.set_allocator(c10::GetCPUAllocator());
   storage.set_resizable(true);
+}
+
+bool AllocatorTap::isShared(const c10::StorageImpl& storage) {
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  if (KeptStorages::isShared(storage)) return true;
+  if (data.get() == nullptr) return false;  // what is away is PyTorch's
+  if (isFromAllocator(storage)) return !storage.resizable();
+  return at::MapAllocator::fromDataPtr(data) == nullptr &&
+         at::RefcountedMapAllocator::fromDataPtr(data) == nullptr;
 }
 
 bool AllocatorTap::mayReleaseNow(const c10::StorageImpl& storage) {

@@ -117,10 +117,10 @@ class POET_API AllocatorTap {
   static bool mayReleaseNow(const c10::StorageImpl& storage);
   // Whether the data came from PyTorch's CPU allocator.
   static bool isFromAllocator(const c10::StorageImpl& storage);
-  // Whether it did not, or NumPy shares it: code that no operator tells of may write it.
-  static bool isShared(const c10::StorageImpl& storage) {
-    return !isFromAllocator(storage) || !storage.resizable();
-  }
+  // Whether code that no operator tells of may write its memory: it is NumPy's or another
+  // library's, NumPy shares it, or it was handed out (KeptStorages::addShared). Not what processes
+  // share: a batch that a DataLoader's worker has sent.
+  static bool isShared(const c10::StorageImpl& storage);
 };
 
 // Large blocks of PyTorch's CPU allocator come from one PageArena of the process, once somebody has

@@ -1,4 +1,4 @@
-// Storages whose memory the program has asked to keep (poet.keep).
+// Storages whose memory the program has asked to keep (poet.keep), or has handed out.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -13,6 +13,9 @@ class POET_API KeptStorages {
  public:
   static void add(const StorageHold& storage);
   static bool has(const c10::StorageImpl& storage);
+  // Others share its memory for good (DLPack, say), and may write it.
+  static void addShared(const StorageHold& storage);
+  static bool isShared(const c10::StorageImpl& storage);
 };
 
 }  // namespace poet

@@ -37,6 +37,11 @@ int64_t bytesOf(const c10::StorageImpl& storage) { return static_cast<int64_t>(s
 
 }  // namespace
 
+uint64_t NativeWrites::hashOf(const c10::StorageImpl& storage) {
+  const char* data = dataOf(storage);
+  return hashOf(data, data == nullptr ? 0 : storage.nbytes());
+}
+
 // All that it may reach, gaps between its rows too.
 NativeWrites::Range NativeWrites::rangeOf(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());

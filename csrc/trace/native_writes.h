@@ -51,6 +51,7 @@ class NativeWrites {
   OpId lastWriter(ValueId v) const { return at(v).op; }
 
   static uint64_t hashOf(const void* data, size_t bytes);
+  static uint64_t hashOf(const c10::StorageImpl& storage);
 
  private:
   struct State {

@@ -51,7 +51,13 @@ Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known)
     : all_are_known_(all_are_known) {
   for (size_t i = 0; i < known.size(); ++i) {
     const StorageHold storage = known[i].storage.lock();
-    if (!storage || known_at_.count(storage.get()) > 0) continue;
+    if (!storage) continue;
+    if (const auto found = known_at_.find(storage.get()); found != known_at_.end()) {
+      ValueKind& kind = known_[found->second].storage.kind;
+      if (known[i].kind == ValueKind::kParameter && kind == ValueKind::kBuffer)
+        kind = ValueKind::kParameter;
+      continue;
+    }
     known_at_[storage.get()] = known_.size();
     known_.push_back({std::move(known[i]), storage.get(), kNoOp, static_cast<int32_t>(i)});
   }
@@ -85,14 +91,13 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       alive_.push_back({id, storage.get(), bound[v]});
       const auto bytes = static_cast<int64_t>(storage->nbytes());
       if (bytes > value.bytes) grown_bytes_[id.index] = bytes - value.bytes;  // in the base by now
-      if (!value.producer.valid() && value.kind != ValueKind::kParameter &&
-          AllocatorTap::isShared(*storage))
-        may_be_written_.push_back(id);
     } else if (value.death >= now) {
       value.death = OpId(now.index - 1);
     }
     values_.push_back(std::move(value));
     first_offset_.push_back(prefix.first_offset[v] + shifts[v]);
+    sharing_.push_back(prefix.sharingOf(id));
+    if (sharing_.back() == Sharing::kShared) may_be_written_.push_back(id);
   }
   for (RecordedOp& op : ops_) {
     for (auto* slots : {&op.in, &op.out}) {
@@ -193,7 +198,10 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   if (known == known_at_.end() && !producer.valid()) noteArrival(id, *storage, taken_after);
   // Native code took it within the step, and may go on working on it.
   if (taken_after && !producer.valid()) may_be_written_.push_back(id);
+  bool is_parameter = isLeafParameter(t);
   if (known != known_at_.end()) {
+    const ValueKind kind = known_[known->second].storage.kind;
+    is_parameter = kind == ValueKind::kParameter || (is_parameter && kind != ValueKind::kInput);
     known_[known->second].touched = true;
     if (known_[known->second].storage.kind == ValueKind::kInput) {
       inputs_.insert(id.index);
@@ -214,10 +222,10 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
     old_gradients_.erase(old);
   }
   if (!producer.valid() && in_optimizer_) optimizer_only_.insert(id.index);
-  if (!producer.valid() && !isLeafParameter(t) && AllocatorTap::isShared(*storage))
-    may_be_written_.push_back(id);
   values_.push_back(std::move(value));
   first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
+  sharing_.push_back(Sharing::kNone);
+  if (!producer.valid()) noteSharing(id, *storage, is_parameter);
   number_[storage] = id;
   for (const ReadBeside& one : read_early_) {
     if (one.storage.lock().get() == storage) keepInPlace(id, one.may_write);
@@ -404,8 +412,11 @@ void Recorder::extendHash() {
   const RecordedOp& op = ops_.back();
   uint64_t hash = mixHash(prefix_hash_.back(), std::hash<std::string>()(graph_ops_.back().name));
   for (const auto* slots : {&op.in, &op.out}) {
-    for (const Slot& slot : *slots)
+    for (const Slot& slot : *slots) {
       hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
+      if (slot.outside && sharing_[static_cast<size_t>(slot.value.index)] == Sharing::kShared)
+        hash = mixHash(hash, 2);
+    }
   }
   prefix_hash_.push_back(op.raises ? mixHash(hash, 1) : hash);
 }

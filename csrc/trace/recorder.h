@@ -25,7 +25,8 @@ namespace poet {
 struct KnownStorage {
   WeakStorage storage;
   int64_t bytes = 0;
-  ValueKind kind = ValueKind::kBuffer;  // kInput for arguments of the step, kGradient for gradients
+  // kInput for arguments of the step, kGradient for gradients, kParameter for what is known as one.
+  ValueKind kind = ValueKind::kBuffer;
 };
 
 // Stands by while a step is recorded (it may keep the step inside a budget, say), and leaves no
@@ -119,6 +120,8 @@ class Recorder {
   void noteContents(const OpTraits& traits, const std::vector<Written>& written,
                     const c10::IValue* results, size_t count);
   void noteNative(ValueId value);
+  void noteSharing(ValueId value, c10::StorageImpl& storage, bool is_parameter);
+  void distrustWhatWasWritten();
   void keepInPlace(ValueId value, bool may_be_written);
   void freezeReadersOfWhatMayBeWritten();
   void noteGrowth(const at::Tensor& t, ValueId value);
@@ -151,6 +154,7 @@ class Recorder {
   std::vector<Op> graph_ops_;
   std::vector<Value> values_;
   std::vector<int64_t> first_offset_;  // by value, of those that were shown
+  std::vector<Sharing> sharing_;       // likewise
   std::vector<uint64_t> prefix_hash_ = {0};
   std::unordered_map<c10::StorageImpl*, ValueId> number_;
   std::vector<Living> alive_;
@@ -187,6 +191,8 @@ class Recorder {
   };
   std::vector<ReadBeside> read_early_;
   std::vector<ValueId> may_be_written_;
+  // Parameters whose memory others share: what they held when an op showed them first.
+  std::vector<std::pair<ValueId, uint64_t>> trusted_;
   NativeWrites native_writes_;
   Companion* companion_ = nullptr;
   UnshownMemory unshown_;

@@ -26,12 +26,40 @@ bool Recorder::knows(const at::Tensor& t) const {
   return number_.count(storage) > 0 || known_at_.count(storage) > 0;
 }
 
+// See Note [Memory that others may write].
+void Recorder::noteSharing(ValueId value, c10::StorageImpl& storage, bool is_parameter) {
+  const bool is_shared = AllocatorTap::isShared(storage);
+  Sharing& sharing = sharing_[static_cast<size_t>(value.index)];
+  if (is_parameter) {
+    sharing = Sharing::kTrusted;
+    if (is_shared) trusted_.emplace_back(value, NativeWrites::hashOf(storage));
+  } else if (is_shared) {
+    sharing = Sharing::kShared;
+    may_be_written_.push_back(value);
+  }
+}
+
+void Recorder::distrustWhatWasWritten() {
+  for (const auto& [id, hash] : trusted_) {
+    const auto is = [id = id](const Living& living) { return living.value == id; };
+    const auto living = std::find_if(alive_.begin(), alive_.end(), is);
+    const StorageHold storage = living == alive_.end() ? StorageHold() : living->storage.lock();
+    const bool op_wrote =
+        std::any_of(graph_ops_.begin(), graph_ops_.end(), [id = id](const Op& op) {
+          return std::binary_search(op.mutates.begin(), op.mutates.end(), id);
+        });
+    if (storage && !op_wrote && NativeWrites::hashOf(*storage) != hash)
+      may_be_written_.push_back(id);
+  }
+}
+
 void Recorder::keepInPlace(ValueId value, bool may_be_written) {
   values_[static_cast<size_t>(value.index)].evictable = false;
   if (may_be_written) may_be_written_.push_back(value);
 }
 
 void Recorder::freezeReadersOfWhatMayBeWritten() {
+  distrustWhatWasWritten();
   for (const ValueId v : may_be_written_) {
     for (Op& op : graph_ops_) {
       if (!op.metadata_only && std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end())

@@ -231,6 +231,8 @@ std::unique_ptr<Recording> Recorder::finish() {
   fillOutside(*recording);
   recording->first_offset = std::move(first_offset_);
   recording->first_offset.resize(values_.size(), 0);
+  recording->sharing = std::move(sharing_);
+  recording->sharing.resize(values_.size(), Sharing::kNone);
   countFlops();
   recording->parameters = parameter_tensors_;
   recording->ops = std::move(ops_);

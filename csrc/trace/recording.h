@@ -67,6 +67,17 @@ struct OutsideValue {
   WeakTensor parameter = noTensor();  // whose gradient it is
 };
 
+// Note [Memory that others may write]
+// NumPy, DLPack, or whoever was given a pointer may write a value's memory without an operator.
+// What an operator made of such a value is not made of it again: no op that reads it is replayable.
+// So whether others share a value from before the step is part of what the step is (a batch of
+// torch.from_numpy and one of PyTorch's own are two variants), and an op that shows a value shared
+// otherwise than the plan's is another op. Parameters are trusted: whole models are read through
+// NumPy (for a histogram), or lie in a file's memory, and nobody writes weights between a forward
+// pass and its backward pass. Where a recorded call shows that somebody does, none that reads them
+// is replayable either.
+enum class Sharing : uint8_t { kNone, kShared, kTrusted };
+
 // Immutable once made.
 struct Recording {
   std::vector<RecordedOp> ops;
@@ -77,6 +88,7 @@ struct Recording {
   std::vector<OpId> first_shown;
   // By value: the offset at which the step showed it first; 0 for those that it made.
   std::vector<int64_t> first_offset;
+  std::vector<Sharing> sharing;  // by value; kNone for what the step made
   // Ascending: those that a later step can look for. Inputs and old gradients may have died in
   // this.
   std::vector<OutsideValue> outside;
@@ -88,6 +100,10 @@ struct Recording {
   int64_t grown_bytes = 0;
   std::shared_ptr<const Graph> graph;
 
+  Sharing sharingOf(ValueId v) const {
+    const auto i = static_cast<size_t>(v.index);
+    return i < sharing.size() ? sharing[i] : Sharing::kNone;
+  }
   uint64_t signature() const { return prefix_hash.back(); }
 };
 

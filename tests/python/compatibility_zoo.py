@@ -1101,6 +1101,10 @@ LIMITS = (
     "Sparse, nested, quantized and mkldnn tensors, and what they are made of, stay in memory.",
     "What `torch.load` made before `import poet`, or maps from a file (`mmap=True`), looks like "
     "what NumPy shares, and stays in memory.",
+    "What is made of memory that others may write at any time (a tensor of `torch.from_numpy`, "
+    "`torch.frombuffer` or DLPack; one whose `numpy()` the program has taken) stays "
+    "in memory or is paged: it is not computed again. Parameters are excepted. `batch.clone()` is "
+    "PyTorch's own; so is what `torch.stack` or a DataLoader's worker made.",
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
     "each time) seldom meets its plan: it trains without one.",

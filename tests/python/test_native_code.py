@@ -1,4 +1,4 @@
-"""Memory that native code fills past PyTorch's operators.
+"""Memory that is read and written past PyTorch's operators: C++ extensions, NumPy, pointers.
 
 Each step is trained plainly, then under random plans that free, recompute and page far more than
 solved ones: to the same bits.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,9 @@ def _case(
         return loss.detach()
 
     return Case(step, lambda _: batch, [net], [optimizer], extra or {})
+
+
+# ---- what native code fills ---------------------------------------------------------------------
 
 
 def _through(use: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Case:
@@ -177,6 +181,55 @@ def filled_by_operators() -> Case:
     return _case(net, loss)
 
 
+# ---- memory that NumPy or a pointer reaches -----------------------------------------------------
+
+
+def own_and_shared_batches() -> Case:
+    """From the fourth call on NumPy has the batch's memory, and writes it between two passes."""
+    net, made = _deep(), np.random.RandomState(3).randn(8, _ROWS, 32).astype(np.float32)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, foreach=False)
+    y = torch.randint(0, 4, (_ROWS,))
+
+    def batch(i: int) -> tuple[Any, ...]:
+        array = made[i].copy()
+        return (
+            (torch.from_numpy(array), array) if i > 3 else (torch.from_numpy(array).clone(), None)
+        )
+
+    def step(x: torch.Tensor, array: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x.sin()), y)
+        if array is not None:
+            array[:] = 7
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, batch, [net], [optimizer])
+
+
+def numpy_buffer_refilled() -> Case:
+    net = _deep()
+    buffer = np.zeros((_ROWS, 32), np.float32)
+    shared = torch.from_numpy(buffer)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, foreach=False)
+    y = torch.randint(0, 4, (_ROWS,))
+
+    def step() -> torch.Tensor:
+        numbers, total = np.random.RandomState(3), torch.zeros(())
+        optimizer.zero_grad()
+        buffer[:] = numbers.randn(_ROWS, 32)
+        for _ in range(3):
+            loss = F.cross_entropy(net(shared / 2), y)
+            buffer[:] = numbers.randn(_ROWS, 32)
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        return total
+
+    return Case(step, lambda _: (), [net], [optimizer])
+
+
 _CASES: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
@@ -191,6 +244,8 @@ _CASES: dict[str, Callable[[], Case]] = {
         ctc_loss_with_tensors,
         tensors_from_lists,
         filled_by_operators,
+        own_and_shared_batches,
+        numpy_buffer_refilled,
     )
 }
 
@@ -230,7 +285,7 @@ def _train(
     case = make()
     torch.manual_seed(1)
     step = stepper(case)
-    results = [step(*case.batches(i)) for i in range(6)]
+    results = [step(*case.batches(i)) for i in range(8)]
     return {f"result {i}": result for i, result in enumerate(results)} | case.state()
 
 

@@ -144,5 +144,27 @@ TEST(NativeWritesTest, WhatOneOfTwoRecordingsShowsCounts) {
   EXPECT_FALSE(mayBeMadeAgain(*variants.find(id)->recording->graph));
 }
 
+TEST(SharingTest, WhatIsMadeOfMemoryThatOthersMayWriteIsNotMadeAgain) {
+  std::vector<float> buffer(64, 1);
+  const at::Tensor shared = at::from_blob(buffer.data(), {8, 8});
+  const at::Tensor own = at::ones({8, 8});
+  const auto step = [](const at::Tensor& x) { return [&x] { x.sin().neg(); }; };
+  const auto of_shared = recordStep(step(shared)), of_own = recordStep(step(own));
+  EXPECT_FALSE(of_shared->graph->op(OpId(0)).replayable);
+  EXPECT_TRUE(of_shared->graph->op(OpId(1)).replayable);
+  EXPECT_TRUE(of_own->graph->op(OpId(0)).replayable);
+  EXPECT_NE(of_shared->signature(), of_own->signature());
+  const KnownStorage parameter{shared.storage().getWeakStorageImpl(),
+                               static_cast<int64_t>(shared.nbytes()), ValueKind::kParameter};
+  EXPECT_TRUE(graphOf(step(shared), {parameter})->op(OpId(0)).replayable);
+  const auto written = graphOf(
+      [&] {
+        shared.sin();
+        buffer[3] = 2;
+      },
+      {parameter});
+  EXPECT_FALSE(written->op(OpId(0)).replayable) << "a parameter, and not to be trusted";
+}
+
 }  // namespace
 }  // namespace poet::testing
