@@ -208,13 +208,13 @@ void bindRuntime(py::module_& m) {
       .def("leave_optimizer", &Session::leaveOptimizer, py::call_guard<py::gil_scoped_release>())
       .def(
           "touch",
-          [](Session& session, const py::handle& tensor, bool for_good) {
+          [](Session& session, const py::handle& tensor, bool for_good, bool may_write) {
             if (!THPVariable_Check(tensor.ptr())) return;
             const at::Tensor t = THPVariable_Unpack(tensor.ptr());
             const py::gil_scoped_release release;
-            session.touch(t, for_good);
+            session.touch(t, for_good, may_write);
           },
-          py::arg("tensor"), py::arg("for_good"))
+          py::arg("tensor"), py::arg("for_good"), py::arg("may_write") = false)
       .def("wants_touches", &Session::wantsTouches)
       .def(
           "set_store",

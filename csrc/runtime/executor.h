@@ -94,6 +94,8 @@ class Executor {
   // now): what has been made from it comes back, for the rest of the step, while it still can. See
   // Note [Written elsewhere].
   void expectWrite(c10::StorageImpl* storage);
+  // The values for which that was said.
+  const std::vector<ValueId>& writtenElsewhere() const { return written_elsewhere_; }
   // Whether the plan has away, or goes on to release, the storage's value or what is made from it.
   bool countsOn(c10::StorageImpl* storage) const;
   // An op runs on another thread. What it makes the plan knows nothing of.

@@ -228,6 +228,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
   bool isForNativeCode(ValueId v) const;
+  bool mayRun(const LiveRecipe& recipe) const;
   double pageSeconds(ValueId v) const;
   bool evict(ValueId v, bool to_store);
   bool copyToStore(ValueId v);

@@ -57,7 +57,8 @@ bool OnlinePolicy::isForNativeCode(ValueId v) const {
   const OpId producer = recorder_->value(v).producer;
   if (!producer.valid()) return collectives_;
   const Op& node = recorder_->node(producer);
-  return (node.inputs.empty() && !node.random) || (collectives_ && node.phase != Phase::kForward);
+  return recorder_->isForNativeCode(v) || (node.inputs.empty() && !node.random) ||
+         (collectives_ && node.phase != Phase::kForward);
 }
 
 bool OnlinePolicy::isReleasable(ValueId v) const {
@@ -72,6 +73,12 @@ bool OnlinePolicy::isCurrent(const Need& need) const {
   return at(need.value).version == need.version && !at(need.value).being_written;
 }
 
+// Native code may have shown itself since the recipe was made: see Note [Written by native code].
+bool OnlinePolicy::mayRun(const LiveRecipe& recipe) const {
+  return recipe.ok && std::all_of(recipe.ops.begin(), recipe.ops.end(),
+                                  [this](OpId op) { return recorder_->node(op).replayable; });
+}
+
 // Whether v could come back if it were absent.
 bool OnlinePolicy::recoverable(ValueId v) { return recoverable(v, ++round_); }
 
@@ -81,7 +88,7 @@ bool OnlinePolicy::recoverable(ValueId v, uint32_t round) {
   entry.mark = round;
   entry.found = false;  // for whoever comes here from itself
   const LiveRecipe* recipe = recipeOf(v);
-  if (recipe == nullptr || !recipe->ok) return false;
+  if (recipe == nullptr || !mayRun(*recipe)) return false;
   for (const ValueId made : recipe->outputs) {
     if (at(made).being_written) return false;
   }
@@ -120,7 +127,7 @@ bool OnlinePolicy::evictOne() {
   std::vector<Candidate> heap;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     const LiveRecipe* recipe = recipeOf(v);
-    const bool again = recipe != nullptr && recipe->ok;
+    const bool again = recipe != nullptr && mayRun(*recipe);
     const bool stores = pages && at(v).alive;
     if ((!again && !stores) || !mayLeave(v)) continue;
     const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
@@ -150,6 +157,10 @@ bool OnlinePolicy::evict(ValueId v, bool to_store) {
   Entry& entry = at(v);
   if (!isReleasable(v) || (to_store ? !copyToStore(v) : !recoverable(v))) return false;
   const StorageHold storage = entry.alive ? entry.ref.lock() : StorageHold();
+  if (storage && !to_store && recorder_->isFromNativeCode(v)) {
+    entry.pinned = true;
+    return false;
+  }
   if (storage && verify_) entry.content_hash = contentHash(v, *storage);
   entry.hold = AllocatorTap::BlockHold();
   entry.foreign.reset();

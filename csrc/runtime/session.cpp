@@ -359,6 +359,7 @@ void Session::depart(std::string why) {
     for (const WeakStorage& one : bound) enrollIfAlive(one);
     recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
                                            executor_.shifts(), inputs_);
+    recorder_->noteMayBeWritten(executor_.writtenElsewhere());
     executor_.end();
   }
   recorder_->setInOptimizer(optimizer_depth_ > 0);

@@ -251,11 +251,12 @@ int64_t Session::bytesToBringBack(const c10::OperatorHandle& op, const torch::ji
   return bytes;
 }
 
-void Session::touch(const at::Tensor& t, bool for_good) {
+void Session::touch(const at::Tensor& t, bool for_good, bool may_write) {
   if (!isManaged(t)) return;
   if (for_good)
     KeptStorages::addShared(StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
   if (mode_ == Mode::kIdle && !wantsTouches() && !is_policed_) return;
+  if (t.requires_grad() && t.is_leaf()) may_write = false;  // parameters are trusted
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -266,9 +267,9 @@ void Session::touch(const at::Tensor& t, bool for_good) {
   if (mode_ == Mode::kFollow) {
     bringBackFor(t);  // what the store has lost
     executor_.touchStorage(storage);
-    if (for_good) executor_.expectWrite(storage);
+    if (for_good || may_write) executor_.expectWrite(storage);
   } else {
-    if (recorder_) recorder_->noteRead(t, for_good);
+    if (recorder_) recorder_->noteRead(t, for_good || may_write);
     if (policy_.isActive()) policy_.touchStorage(storage);
     bringBackFor(t);
     if (mode_ == Mode::kIdle) watchWhatIsAway();

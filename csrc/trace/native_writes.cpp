@@ -86,22 +86,27 @@ void NativeWrites::watch(State& state, const c10::StorageImpl& storage, Range ra
   }
 }
 
-bool NativeWrites::differs(State& state, const c10::StorageImpl& storage, size_t chunk) {
+bool NativeWrites::differs(const State& state, const c10::StorageImpl& storage, size_t chunk) {
   const int64_t begin = static_cast<int64_t>(chunk) * kChunkBytes;
   const char* data = dataOf(storage);
   if (chunk >= state.chunks.size() || state.chunks[chunk] == 0 || data == nullptr ||
       begin >= bytesOf(storage))
     return false;
   const int64_t bytes = std::min(kChunkBytes, bytesOf(storage) - begin);
-  state.looked_at += bytes;
   return (hashOf(data + begin, static_cast<size_t>(bytes)) | 1) != state.chunks[chunk];
+}
+
+bool NativeWrites::wasWritten(ValueId v, const c10::StorageImpl& storage) const {
+  if (!isUnread(v)) return false;
+  bool native = at(v).is_unfilled || at(v).gave_up;
+  for (size_t c = 0; !native && c < at(v).chunks.size(); ++c) native = differs(at(v), storage, c);
+  return native;
 }
 
 bool NativeWrites::isNativeWhenRead(ValueId v, const c10::StorageImpl& storage) {
   if (!isUnread(v)) return false;
+  const bool native = wasWritten(v, storage);
   State& state = at(v);
-  bool native = state.is_unfilled || state.gave_up;
-  for (size_t c = 0; !native && c < state.chunks.size(); ++c) native = differs(state, storage, c);
   std::fill(state.chunks.begin(), state.chunks.end(), 0);
   state.is_unread = state.is_unfilled = false;
   return native;

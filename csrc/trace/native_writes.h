@@ -47,6 +47,10 @@ class NativeWrites {
   void noteWritten(ValueId v, const at::Tensor& t, OpId op, bool filled);
   // Whether native code may still be about to write it: no operator has read it yet.
   bool isUnread(ValueId v) const { return has(v) && at(v).is_unread; }
+  // Whether no operator has filled it yet.
+  bool isUnfilled(ValueId v) const { return isUnread(v) && at(v).is_unfilled; }
+  // Whether native code has written it since lastWriter(), as far as is watched.
+  bool wasWritten(ValueId v, const c10::StorageImpl& storage) const;
   // The last op that made or wrote it.
   OpId lastWriter(ValueId v) const { return at(v).op; }
 
@@ -72,7 +76,7 @@ class NativeWrites {
   const State& at(ValueId v) const { return states_[static_cast<size_t>(v.index)]; }
   State& begin(ValueId v, OpId op);
   void watch(State& state, const c10::StorageImpl& storage, Range range);
-  bool differs(State& state, const c10::StorageImpl& storage, size_t chunk);
+  static bool differs(const State& state, const c10::StorageImpl& storage, size_t chunk);
 
   std::vector<State> states_;  // by value
 };

@@ -97,7 +97,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     values_.push_back(std::move(value));
     first_offset_.push_back(prefix.first_offset[v] + shifts[v]);
     sharing_.push_back(prefix.sharingOf(id));
-    if (sharing_.back() == Sharing::kShared) may_be_written_.push_back(id);
+    if (sharing_.back() == Sharing::kShared) may_be_written_.insert(id.index);
   }
   for (RecordedOp& op : ops_) {
     for (auto* slots : {&op.in, &op.out}) {
@@ -197,7 +197,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   const std::optional<OpId> taken_after = unshown_.show(*storage);
   if (known == known_at_.end() && !producer.valid()) noteArrival(id, *storage, taken_after);
   // Native code took it within the step, and may go on working on it.
-  if (taken_after && !producer.valid()) may_be_written_.push_back(id);
+  if (taken_after && !producer.valid()) may_be_written_.insert(id.index);
   bool is_parameter = isLeafParameter(t);
   if (known != known_at_.end()) {
     const ValueKind kind = known_[known->second].storage.kind;
@@ -386,6 +386,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
   if (makes_unmanaged && kernels_ == 0) node.workspace_bytes -= unshown_.keepWhatOpLeft(self);
   node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
+  if (readsWhatMayBeWritten(node)) node.replayable = false;
   for (size_t v = known_values; v < values_.size(); ++v)
     node.workspace_bytes -= values_[v].producer.valid() ? values_[v].bytes : 0;
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);

@@ -72,6 +72,8 @@ class Recorder {
   // Something beside the step's operators (NumPy, another thread) reads the tensor's memory: it
   // stays where it is. See Note [Read beside the step].
   void noteRead(const at::Tensor& t, bool may_write);
+  // Whatever reads these values, or has read them, is not made again: for a step that has departed.
+  void noteMayBeWritten(const std::vector<ValueId>& values);
   // Whether the tensor's memory was there when the step began, or an op has shown it.
   bool knows(const at::Tensor& t) const;
 
@@ -87,6 +89,10 @@ class Recorder {
   // Small things from outside are held by the records of the ops that read them, and count as alive
   // to the end of the step.
   bool isHeldByRecords(ValueId id) const;
+  // Whether native code may still be about to fill it, or has written it since an op last did: see
+  // Note [Written by native code].
+  bool isForNativeCode(ValueId id) const { return native_writes_.isUnfilled(id); }
+  bool isFromNativeCode(ValueId id) const;
 
   // After the step. Throws FormatError if what was heard is no possible step. The recorder is
   // spent.
@@ -123,7 +129,9 @@ class Recorder {
   void noteSharing(ValueId value, c10::StorageImpl& storage, bool is_parameter);
   void distrustWhatWasWritten();
   void keepInPlace(ValueId value, bool may_be_written);
+  bool readsWhatMayBeWritten(const Op& op) const;
   void freezeReadersOfWhatMayBeWritten();
+  void freezeReaders();
   void noteGrowth(const at::Tensor& t, ValueId value);
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
@@ -190,7 +198,7 @@ class Recorder {
     bool may_write;
   };
   std::vector<ReadBeside> read_early_;
-  std::vector<ValueId> may_be_written_;
+  std::unordered_set<int32_t> may_be_written_;
   // Parameters whose memory others share: what they held when an op showed them first.
   std::vector<std::pair<ValueId, uint64_t>> trusted_;
   NativeWrites native_writes_;

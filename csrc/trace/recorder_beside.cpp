@@ -35,7 +35,7 @@ void Recorder::noteSharing(ValueId value, c10::StorageImpl& storage, bool is_par
     if (is_shared) trusted_.emplace_back(value, NativeWrites::hashOf(storage));
   } else if (is_shared) {
     sharing = Sharing::kShared;
-    may_be_written_.push_back(value);
+    may_be_written_.insert(value.index);
   }
 }
 
@@ -49,23 +49,47 @@ void Recorder::distrustWhatWasWritten() {
           return std::binary_search(op.mutates.begin(), op.mutates.end(), id);
         });
     if (storage && !op_wrote && NativeWrites::hashOf(*storage) != hash)
-      may_be_written_.push_back(id);
+      may_be_written_.insert(id.index);
   }
 }
 
 void Recorder::keepInPlace(ValueId value, bool may_be_written) {
   values_[static_cast<size_t>(value.index)].evictable = false;
-  if (may_be_written) may_be_written_.push_back(value);
+  if (may_be_written) may_be_written_.insert(value.index);
 }
 
+bool Recorder::readsWhatMayBeWritten(const Op& op) const {
+  return !op.metadata_only && !op.reads_no_data &&
+         std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [this](ValueId v) { return may_be_written_.count(v.index) > 0; });
+}
+
+void Recorder::noteMayBeWritten(const std::vector<ValueId>& values) {
+  for (const ValueId v : values) {
+    if (static_cast<size_t>(v.index) < values_.size()) may_be_written_.insert(v.index);
+  }
+  freezeReaders();
+}
+
+// Those that came before it was known; the others are frozen as they come.
 void Recorder::freezeReadersOfWhatMayBeWritten() {
   distrustWhatWasWritten();
-  for (const ValueId v : may_be_written_) {
-    for (Op& op : graph_ops_) {
-      if (!op.metadata_only && std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end())
-        op.replayable = false;
-    }
+  freezeReaders();
+}
+
+void Recorder::freezeReaders() {
+  if (may_be_written_.empty()) return;
+  for (Op& op : graph_ops_) {
+    if (readsWhatMayBeWritten(op)) op.replayable = false;
   }
+}
+
+// Of a value whose data is there.
+bool Recorder::isFromNativeCode(ValueId id) const {
+  const auto is = [id](const Living& living) { return living.value == id; };
+  const auto living = std::find_if(alive_.begin(), alive_.end(), is);
+  const StorageHold storage = living == alive_.end() ? StorageHold() : living->storage.lock();
+  return storage && native_writes_.wasWritten(id, *storage);
 }
 
 // See Note [Written by native code].

@@ -35,11 +35,18 @@ _RAW_DOORS = (
 # Those whose result goes on sharing the memory: it must stay where it is from then on.
 # apply_, map_ and map2_ write it: whatever was computed from it before must not be computed again.
 _KEEPS_MEMORY = ("numpy", "__dlpack__", "apply_", "map_", "map2_")
+# Those that give a pointer to whoever may write there, for as long as the step runs.
+# torch.save, pickle and copy.deepcopy go through _typed_storage, and only read.
+_GIVES_POINTER = ("data_ptr", "mutable_data_ptr", "untyped_storage", "storage", "share_memory_")
 
 
 def _doors() -> list[tuple[object, str]]:
     """Every raw door that is a method: where it hangs, and its name."""
     return [(torch.Tensor, name) for name in _RAW_DOORS]
+
+
+class _Inside(threading.local):
+    door = False  # this thread is inside one: what that goes through says no more
 
 
 class _RawDoors:
@@ -56,6 +63,7 @@ class _RawDoors:
         self._own: dict[tuple[object, str], object] = {}
         self._installed = False
         self._watches_functions = False
+        self._inside = _Inside()
 
     def open(self, session: _C.Session) -> None:
         """Opens them for a session; nothing happens where they are open for it already."""
@@ -86,7 +94,11 @@ class _RawDoors:
                 continue
             if name in vars(owner):
                 self._own[owner, name] = vars(owner)[name]
-            setattr(owner, name, self._watched(method, name in _KEEPS_MEMORY))
+            if name == "_typed_storage":
+                watched = self._reading(method)
+            else:
+                watched = self._watched(method, name in _KEEPS_MEMORY, name in _GIVES_POINTER)
+            setattr(owner, name, watched)
 
     def _watch_functions(self) -> None:
         # For good: a name that a program has imported would lead past a door that comes and goes.
@@ -110,22 +122,44 @@ class _RawDoors:
             elif name in vars(owner):
                 delattr(owner, name)
 
-    def touch(self, tensor: torch.Tensor, for_good: bool) -> None:
-        """Brings the tensor's memory back, whichever session has it away."""
+    def touch(self, tensor: torch.Tensor, for_good: bool, may_write: bool = False) -> None:
+        """Brings the tensor's memory back, whichever session has it away.
+
+        Args:
+            tensor: whose memory is about to be handed out.
+            for_good: it stays where it is from now on; it may be written too.
+            may_write: whoever gets it may write it, while the step runs.
+        """
+        if self._inside.door:
+            return
         for known in self._sessions:
             session = known()
             if session is not None:
-                session.touch(tensor, for_good)
+                session.touch(tensor, for_good, may_write)
 
-    def _watched(self, method: Callable[..., Any], for_good: bool) -> Callable[..., Any]:
+    def _watched(
+        self, method: Callable[..., Any], for_good: bool, may_write: bool = False
+    ) -> Callable[..., Any]:
         @functools.wraps(method)
         def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             for one in (tensor, *args):
                 if isinstance(one, torch.Tensor):
-                    self.touch(one, for_good)
+                    self.touch(one, for_good, may_write)
             return method(tensor, *args, **kwargs)
 
         return watched
+
+    def _reading(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def reading(tensor: torch.Tensor) -> object:
+            self.touch(tensor, False)
+            outer, self._inside.door = self._inside.door, True
+            try:
+                return method(tensor)
+            finally:
+                self._inside.door = outer
+
+        return reading
 
 
 raw_doors = _RawDoors()

@@ -1,11 +1,12 @@
 """Memory that is read and written past PyTorch's operators: C++ extensions, NumPy, pointers.
 
 Each step is trained plainly, then under random plans that free, recompute and page far more than
-solved ones: to the same bits.
+solved ones, and by the online policy within one byte: to the same bits.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
@@ -28,6 +29,7 @@ from poet._store import page_folder
 
 _HERE = Path(__file__).parent
 _ROWS = 512
+_HOST = _C.DeviceProfile.by_name("host")
 
 
 @pytest.fixture(autouse=True)
@@ -230,6 +232,49 @@ def numpy_buffer_refilled() -> Case:
     return Case(step, lambda _: (), [net], [optimizer])
 
 
+def _written(write: Callable[[torch.Tensor], object], before: str = "") -> Case:
+    """What is made of `h` before and after its memory is handed out, and then written."""
+    net, seen = _deep(), torch.zeros(3)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = net[:4](x).detach() * 1.0
+        first = h.sin()
+        further = first.cos()
+        pointer = getattr(h, before)() if before else h
+        second = h.exp()
+        write(pointer)
+        for i, made in enumerate((first + further, second, h)):
+            seen[i] = made.sum()
+        return F.cross_entropy(net(x + first * 0.1 + second * 0.01), y)
+
+    return _case(net, loss, {"seen": seen})
+
+
+def numpy_array_written() -> Case:
+    return _written(lambda array: array.__setitem__(slice(None), 0.5), "numpy")  # type: ignore[attr-defined]
+
+
+def dlpack_written() -> Case:
+    def write(h: torch.Tensor) -> None:
+        torch.from_dlpack(h)  # whoever has it goes on writing
+        ctypes.memset(h.data_ptr(), 0, h.nbytes)
+
+    return _written(write)
+
+
+def pointer_written() -> Case:
+    size = _ROWS * 32 * 4
+    return _written(lambda p: ctypes.memset(p, 0, size), "data_ptr")  # type: ignore[arg-type]
+
+
+def storage_pointer_written() -> Case:
+    return _written(lambda s: ctypes.memset(s.data_ptr(), 0, s.nbytes()), "untyped_storage")  # type: ignore[attr-defined]
+
+
+def storage_filled() -> Case:
+    return _written(lambda s: s.fill_(0), "untyped_storage")
+
+
 _CASES: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
@@ -246,6 +291,11 @@ _CASES: dict[str, Callable[[], Case]] = {
         filled_by_operators,
         own_and_shared_batches,
         numpy_buffer_refilled,
+        numpy_array_written,
+        dlpack_written,
+        pointer_written,
+        storage_pointer_written,
+        storage_filled,
     )
 }
 
@@ -271,10 +321,23 @@ class _Planned:
         return result
 
 
+class _Online(_Planned):
+    """A step within one byte: everything goes that may."""
+
+    def __init__(self, case: Case, paging: bool) -> None:
+        super().__init__(case, 0, 0, 0.1 if paging else 0)
+        self.session.set_budget(1, True, paging, STORE_DEVICE if paging else _HOST, "never")
+
+    def __call__(self, *args: Any) -> Any:
+        return run_step(self.session, self.case.step, args, {})[0]
+
+
 _MODES: dict[str, Callable[[Case], _Planned]] = {
     "plan, eager": lambda case: _Planned(case, 1, 0.9),
     "plan": lambda case: _Planned(case, 2, 0.4),
     "plan, paging": lambda case: _Planned(case, 3, 0.4, 0.3),
+    "online": lambda case: _Online(case, paging=False),
+    "online, paging": lambda case: _Online(case, paging=True),
 }
 
 
@@ -306,5 +369,6 @@ def test_trains_as_without_poet(name: str, mode: str) -> None:
     assert differences(_plain(name), _train(_CASES[name], stepper)) == []
     counters = steps[0].session.counters()
     assert counters["failed_steps"] == 0
-    assert counters["evictions"] > 0
-    assert counters["followed_steps"] >= 3
+    assert counters["evictions"] + counters["online_evictions"] > 0
+    if "plan" in mode:
+        assert counters["followed_steps"] >= 3
