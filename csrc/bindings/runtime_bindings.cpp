@@ -7,6 +7,7 @@
 #include "graph/recipes.h"
 #include "runtime/session.h"
 #include "trace/kept_storages.h"
+#include "trace/lending.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -147,6 +148,27 @@ void setBudget(Session& session, int64_t budget_bytes, bool recompute, bool pagi
   session.setBudget({budget_bytes, recompute, paging, profile}, strictness);
 }
 
+// The tensors among these things.
+void lendTo(const py::iterable& things) {
+  std::vector<at::Tensor> tensors;
+  for (const py::handle& item : things) {
+    if (THPVariable_Check(item.ptr())) tensors.push_back(THPVariable_Unpack(item.ptr()));
+  }
+  const py::gil_scoped_release release;
+  lend(tensors);
+}
+
+// Behind the tensors among these things.
+void lendBehind(const py::iterable& outputs) {
+  std::vector<torch::autograd::Node*> roots;
+  for (const py::handle& item : outputs) {
+    if (!THPVariable_Check(item.ptr())) continue;
+    const auto& node = THPVariable_Unpack(item.ptr()).grad_fn();
+    if (node) roots.push_back(node.get());
+  }
+  lendToCustomNodes(roots);
+}
+
 // What the executor can bring back and how, for tests and for whoever makes schedules in Python.
 py::list recipesOf(const Graph& graph) {
   py::list result;
@@ -204,6 +226,8 @@ void bindRuntime(py::module_& m) {
             return reportToDict(report);
           },
           py::arg("failed"))
+      .def("keep_named", &Session::keepNamed, py::arg("error"),
+           py::call_guard<py::gil_scoped_release>())
       .def("enter_optimizer", &Session::enterOptimizer, py::call_guard<py::gil_scoped_release>())
       .def("leave_optimizer", &Session::leaveOptimizer, py::call_guard<py::gil_scoped_release>())
       .def(
@@ -259,6 +283,9 @@ void bindRuntime(py::module_& m) {
       "reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; },
       py::arg("graph"), py::arg("op"));
   m.def("is_listening", &isListening);
+  m.def("lend", &lendTo, py::arg("tensors"));
+  m.def("end_lending", &endLending, py::call_guard<py::gil_scoped_release>());
+  m.def("lend_to_custom_nodes", &lendBehind, py::arg("outputs"));
   m.def("hear_this_thread", &hearThisThread);
   m.def(
       "note_loaded",

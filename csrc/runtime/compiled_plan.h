@@ -91,6 +91,10 @@ class CompiledPlan {
   // first ops.
   void recordAlso(size_t op) { hot_[op].record = true; }
 
+  // These stay in memory, whatever the plan says: native code has read them.
+  void pin(ValueId value) { pinned_.push_back(value); }
+  const std::vector<ValueId>& pinned() const { return pinned_; }
+
  private:
   void packOps();
   void matchRecipes();
@@ -116,6 +120,7 @@ class CompiledPlan {
   std::vector<bool> paged_;
   std::vector<ValueId> moved_early_;
   int64_t stored_bytes_ = -1;
+  std::vector<ValueId> pinned_;
 };
 
 }  // namespace poet

@@ -19,6 +19,7 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   k_ = 0;
   residency_.begin(plan_->graph());
   residency_.handedOut().dropDead();
+  for (const ValueId v : plan_->pinned()) residency_[v].pinned = true;
   pager_.begin(plan_->graph().values().size());
   records_.resize(plan_->numOps());
   root_holds_.begin(*plan_);

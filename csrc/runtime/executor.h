@@ -111,6 +111,11 @@ class Executor {
   // By value: nothing but this executor holds the storage.
   std::vector<bool> heldOnly() const;
   const Residency& residency() const { return residency_; }
+  // The storage of a value that is away; null where there is none.
+  StorageHold awayStorage(ValueId v) const {
+    const bool known = static_cast<size_t>(v.index) < residency_.size();
+    return known && residency_[v].away ? residency_[v].ref.lock() : StorageHold();
+  }
   // Of the first `done` ops.
   std::vector<OpRecord> takeRecords(size_t done);
   std::vector<OpRecord> exchangeRecords(std::vector<OpRecord> records);

@@ -182,6 +182,11 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
       if (slot.value.valid()) materialize(slot.value);
     }
   }
+  for (const ValueId v : node.inputs) {  // those that are lent are not among its arguments
+    if (!at(v).bound || at(v).locks > 0) continue;
+    lock(v);
+    materialize(v);
+  }
   for (const ValueId x : node.mutates) beforeWrite(x);
   records_.resize(static_cast<size_t>(id.index) + 1);
   if (node.replayable && options_.recompute) {

@@ -109,6 +109,11 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   // Lets go of everything; what is away must have been restored, or handed over.
   void end();
   bool isActive() const { return recorder_ != nullptr; }
+  // The storage of a value that is away; null where there is none.
+  StorageHold awayStorage(ValueId v) const {
+    const bool known = static_cast<size_t>(v.index) < entries_.size();
+    return known && at(v).bound && !at(v).resident ? at(v).ref.lock() : StorageHold();
+  }
 
   // The memory is about to be read or written behind PyTorch's back.
   void touchStorage(c10::StorageImpl* storage);

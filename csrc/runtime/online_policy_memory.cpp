@@ -165,7 +165,7 @@ bool OnlinePolicy::evict(ValueId v, bool to_store) {
   entry.hold = AllocatorTap::BlockHold();
   entry.foreign.reset();
   entry.own.reset();
-  if (storage) releaseData(*storage);
+  if (storage) releaseData(*storage, v);
   if (!to_store && hasCopy(v)) to_store = true;  // it has one from before
   leave(v);
   update(v);

@@ -1,7 +1,9 @@
 #include "runtime/residency.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string>
+#include <string_view>
 
 #include "graph/error.h"
 #include "trace/allocator_tap.h"
@@ -9,24 +11,35 @@
 namespace poet {
 namespace {
 
+constexpr std::string_view kNames = " (poet's value ";
+
 // PyTorch shows it to whoever reads the memory of an evicted tensor without going through an
 // operator.
-const std::string& accessMessage() {
-  static const std::string* message = new std::string(
+std::string accessMessage(ValueId value) {
+  return detail::message(
       "poet: this tensor's memory has been released for the moment, to be recomputed or read back "
       "when a PyTorch operator next needs it, but something read it directly, or on a thread that "
       "poet does not hear. Call poet.keep(tensor) on it first, on the thread that runs the step: "
       "it brings the memory back and keeps it for as long as the tensor lives. tensor.detach(), "
-      "or any other operator, brings it back for the moment.");
-  return *message;
+      "or any other operator, brings it back for the moment. Where this error ends the step, the "
+      "memory stays in later calls",
+      value.valid() ? detail::message(kNames, value.index, ").") : std::string("."));
 }
 
 }  // namespace
 
-void releaseData(c10::StorageImpl& storage) {
+ValueId valueNamedIn(const std::string& text) {
+  const size_t at = text.find(kNames);
+  if (at == std::string::npos) return kNoValue;
+  int32_t index = -1;
+  std::from_chars(text.data() + at + kNames.size(), text.data() + text.size(), index);
+  return index < 0 ? kNoValue : ValueId(index);
+}
+
+void releaseData(c10::StorageImpl& storage, ValueId value) {
   storage.set_data_ptr_noswap(
       c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage());
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage(value));
 }
 
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
@@ -73,7 +86,7 @@ bool Residency::presume(ValueId v, const StorageHold& storage, bool away) {
   entry.bound = entry.presumed = true;
   entry.resident = !away;
   entry.away = away;
-  entry.pinned = handed_out_.has(storage.get());
+  entry.pinned |= handed_out_.has(storage.get());
   if (away) away_.push_back(v);
   return true;
 }
@@ -96,7 +109,7 @@ bool Residency::evict(ValueId v) {
     return true;
   }
   if (entry.pinned || !AllocatorTap::mayReleaseNow(*storage)) return false;
-  releaseData(*storage);
+  releaseData(*storage, v);
   entry.resident = false;
   entry.away = true;
   away_.push_back(v);

@@ -6,6 +6,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <iterator>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -16,8 +17,10 @@ namespace poet {
 
 // Gives a storage's memory back to whoever holds it besides (a transfer, say), or to the allocator.
 // Size, strides and everybody's references stay; a raw read fails with a clear error from here on.
-// Only where AllocatorTap::mayRelease().
-void releaseData(c10::StorageImpl& storage);
+// Only where AllocatorTap::mayRelease(). The error names the value.
+void releaseData(c10::StorageImpl& storage, ValueId value = kNoValue);
+// The value that an error of a raw read names in this text; kNoValue: none.
+ValueId valueNamedIn(const std::string& text);
 
 // Moves `fresh`'s data into a storage that has been evicted.
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh);

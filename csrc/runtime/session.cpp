@@ -77,6 +77,7 @@ void Session::startListening() {
   optimizer_depth_ = 0;  // one that raised, or that outlived its step, was never left
   thread_ = std::this_thread::get_id();
   has_away_ = true;
+  lent_.clear();
   listener_.emplace(shared_from_this());
   watch_.reset();
   listening_.emplace();
@@ -175,6 +176,10 @@ StepReport Session::endStep(bool failed) {
   StepReport report;
   counters_.steps += !unrecorded_;
   report.grown = std::move(grown_);
+  if (!failed) {
+    report.grown.insert(report.grown.end(), to_replan_.begin(), to_replan_.end());
+    to_replan_.clear();
+  }
   try {
     if (failed) {
       counters_.failed_steps += !unrecorded_;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "device/profile.h"
@@ -82,6 +83,10 @@ class POET_API Session final : public Listener,
   // a replay throws.
   StepReport endStep(bool failed);
 
+  // The error that is about to end the step, if it is that of a raw read, names a value: that stays
+  // in memory in the calls to come. Whether it does.
+  bool keepNamed(const std::string& error);
+
   void enterOptimizer();
   void leaveOptimizer();
   // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for
@@ -139,6 +144,10 @@ class POET_API Session final : public Listener,
   int64_t bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;
   void expectBytes(int64_t bytes) override { makeRoom(bytes); }
   void makeRoom(int64_t bytes) override;  // while a kernel runs
+  bool wantsCustomNodes() override { return mode_ != Mode::kFollow || has_custom_nodes_; }
+  void noteCustomNode() override { has_custom_nodes_ = true; }
+  void onLend(const at::Tensor& t) override;
+  void onLendingEnds(size_t tensors) override;
 
  private:
   static constexpr int kTimedSteps = 5;
@@ -224,6 +233,10 @@ class POET_API Session final : public Listener,
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
   std::vector<GrownPlan> grown_;         // for the report of the running step
+  std::unordered_set<uint64_t> kept_;    // values that native code has read, by Recorder::keyOf
+  std::vector<GrownPlan> to_replan_;     // for the report of the next step that ends well
+  std::vector<WeakStorage> lent_;        // see Note [Lending]
+  bool has_custom_nodes_ = false;        // some step had one; its thread only
   std::thread::id thread_;               // that the latest step runs on
   int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
   bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it

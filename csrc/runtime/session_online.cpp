@@ -112,6 +112,8 @@ void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                   });
     claim_->add(shown);
   }
+  recorder_->setLent(lent_);
+  recorder_->setKept(&kept_);
   recorder_->run(op, below, stack, &lock);
 }
 

@@ -190,6 +190,10 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
   try {
     const CurrentSession here(*session_);
     result = body_(inputs);
+  } catch (const std::exception& error) {
+    session_->keepNamed(error.what());
+    session_->endStep(/*failed=*/true);
+    throw;
   } catch (...) {
     session_->endStep(/*failed=*/true);
     throw;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/plan_join.h"
+#include "trace/recorder.h"
 
 namespace poet {
 namespace {
@@ -166,6 +167,25 @@ int VariantSet::predict() const {
 Variant* VariantSet::find(int id) {
   const auto found = variants_.find(id);
   return found == variants_.end() ? nullptr : &found->second;
+}
+
+bool VariantSet::keepValue(int id, ValueId value, uint64_t key) {
+  Variant& variant = variants_.at(id);
+  const Recording& old = *variant.recording;
+  const auto v = static_cast<size_t>(value.index);
+  if (v >= old.first_shown.size()) return false;
+  const OpId shown = old.first_shown[v];
+  if (Recorder::keyOf(old.prefix_hash[static_cast<size_t>(shown.index)], value) != key)
+    return false;
+  if (variant.plan) variant.plan->pin(value);
+  std::vector<Value> values = old.graph->values();
+  if (!values[v].evictable) return false;
+  values[v].evictable = false;
+  auto kept = std::make_shared<Recording>(old);
+  kept->graph = std::make_shared<const Graph>(old.graph->ops(), std::move(values),
+                                              old.graph->baseBytes(), old.graph->signature());
+  variant.recording = std::move(kept);
+  return variant.state == VariantState::kStable || variant.state == VariantState::kPlanned;
 }
 
 void VariantSet::setUnplannable(int id) {

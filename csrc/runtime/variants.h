@@ -86,6 +86,9 @@ class VariantSet {
                                            size_t at);
   void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
   void setUnplannable(int id);
+  // The value of this key (Recorder::keyOf) is not to be evicted any more. Whether the variant is
+  // worth another plan for it.
+  bool keepValue(int id, ValueId value, uint64_t key);
   // A step was recorded: see Note [Outgrown plans].
   void checkBases();
   Variant* find(int id);

@@ -128,6 +128,8 @@ void hearThisThread() {
   c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
 }
 
+Listener* currentListener() { return t_listener; }
+
 bool isListening() { return t_listener != nullptr; }
 
 }  // namespace poet

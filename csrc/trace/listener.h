@@ -1,6 +1,7 @@
 // What hears the ops of a thread: a step that is being recorded or made to follow a plan.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/DispatchKeySet.h>
@@ -31,6 +32,12 @@ class POET_API Listener {
     static_cast<void>(op), static_cast<void>(stack);
     return 0;
   }
+  // See Note [Lending]. Whether it wants custom nodes to be looked for in a backward pass; one has
+  // been found.
+  virtual bool wantsCustomNodes() { return false; }
+  virtual void noteCustomNode() {}
+  virtual void onLend(const at::Tensor& t) { static_cast<void>(t); }
+  virtual void onLendingEnds(size_t tensors) { static_cast<void>(tensors); }  // of the latest ones
   // Before another listener takes so many bytes for an op of this one's step.
   virtual void expectBytes(int64_t bytes) { static_cast<void>(bytes); }
 
@@ -82,6 +89,8 @@ POET_API void hearThisThread();
 // as it is.
 POET_API void setForeignErrorHandler(void (*handler)());
 
+// What hears this thread; null: nothing does.
+Listener* currentListener();
 // Whether a step is being heard on this thread.
 POET_API bool isListening();
 

@@ -97,6 +97,8 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     values_.push_back(std::move(value));
     first_offset_.push_back(prefix.first_offset[v] + shifts[v]);
     sharing_.push_back(prefix.sharingOf(id));
+    keys_.push_back(
+        keyOf(prefix.prefix_hash[static_cast<size_t>(prefix.first_shown[v].index)], id));
     if (sharing_.back() == Sharing::kShared) may_be_written_.insert(id.index);
   }
   for (RecordedOp& op : ops_) {
@@ -225,6 +227,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   values_.push_back(std::move(value));
   first_offset_.push_back(producer.valid() ? 0 : t.storage_offset());
   sharing_.push_back(Sharing::kNone);
+  keys_.push_back(keyOf(prefix_hash_.back(), id));
+  if (kept_ != nullptr && kept_->count(keys_.back()) > 0) values_.back().evictable = false;
   if (!producer.valid()) noteSharing(id, *storage, is_parameter);
   number_[storage] = id;
   for (const ReadBeside& one : read_early_) {
@@ -385,7 +389,8 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   });
   keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
   if (makes_unmanaged && kernels_ == 0) node.workspace_bytes -= unshown_.keepWhatOpLeft(self);
-  node.metadata_only = !op.out.empty() && all_alias && node.mutates.empty() && !node.random;
+  node.metadata_only =
+      !op.out.empty() && all_alias && node.mutates.empty() && !node.random && lent_.empty();
   if (readsWhatMayBeWritten(node)) node.replayable = false;
   for (size_t v = known_values; v < values_.size(); ++v)
     node.workspace_bytes -= values_[v].producer.valid() ? values_[v].bytes : 0;
@@ -435,6 +440,7 @@ void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
   node.replayable = traits.known_pure && !traits.rebinds_storage;
   const size_t args = op.schema().arguments().size();
   recordInputs(traits, stack.data() + (stack.size() - args), args);
+  recordLent();
 }
 
 void Recorder::noteKernelEnd(OpId op) {

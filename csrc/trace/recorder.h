@@ -89,6 +89,14 @@ class Recorder {
   // Small things from outside are held by the records of the ops that read them, and count as alive
   // to the end of the step.
   bool isHeldByRecords(ValueId id) const;
+  // Values that stay in memory, by their keys: native code has read them in an earlier step. It
+  // must outlive the recorder.
+  void setKept(const std::unordered_set<uint64_t>* keys) { kept_ = keys; }
+  // What a value is in every step that has shown the same ops before it.
+  static uint64_t keyOf(uint64_t prefix_hash, ValueId value);
+  uint64_t keyOf(ValueId value) const { return keys_[static_cast<size_t>(value.index)]; }
+  // Of the ops to come: see Note [Lending]. They may be dead by then.
+  void setLent(const std::vector<WeakStorage>& lent) { lent_ = lent; }
   // Whether native code may still be about to fill it, or has written it since an op last did: see
   // Note [Written by native code].
   bool isForNativeCode(ValueId id) const { return native_writes_.isUnfilled(id); }
@@ -133,6 +141,7 @@ class Recorder {
   void freezeReadersOfWhatMayBeWritten();
   void freezeReaders();
   void noteGrowth(const at::Tensor& t, ValueId value);
+  void recordLent();
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
@@ -202,6 +211,9 @@ class Recorder {
   // Parameters whose memory others share: what they held when an op showed them first.
   std::vector<std::pair<ValueId, uint64_t>> trusted_;
   NativeWrites native_writes_;
+  std::vector<WeakStorage> lent_;
+  const std::unordered_set<uint64_t>* kept_ = nullptr;
+  std::vector<uint64_t> keys_;  // by value
   Companion* companion_ = nullptr;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own

@@ -58,6 +58,27 @@ void Recorder::keepInPlace(ValueId value, bool may_be_written) {
   if (may_be_written) may_be_written_.insert(value.index);
 }
 
+uint64_t Recorder::keyOf(uint64_t prefix_hash, ValueId value) {
+  return mixHash(prefix_hash, static_cast<uint64_t>(value.index));
+}
+
+// See Note [Lending].
+void Recorder::recordLent() {
+  Op& node = graph_ops_.back();
+  for (const WeakStorage& weak : lent_) {
+    const StorageHold storage = weak.lock();
+    const auto found = number_.find(storage.get());
+    if (!storage || found == number_.end()) continue;
+    const ValueId v = found->second;
+    if (!value(v).producer.valid()) {
+      keepInPlace(v, false);
+    } else if (std::find(node.inputs.begin(), node.inputs.end(), v) == node.inputs.end()) {
+      node.inputs.push_back(v);
+    }
+    node.reads_no_data = false;
+  }
+}
+
 bool Recorder::readsWhatMayBeWritten(const Op& op) const {
   return !op.metadata_only && !op.reads_no_data &&
          std::any_of(op.inputs.begin(), op.inputs.end(),

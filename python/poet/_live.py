@@ -240,6 +240,9 @@ def run_step(
             raw_doors.open(session)
             result = step(*args, **kwargs)
             failed = False
+        except RuntimeError as error:
+            _keep_what_was_read(session, error)
+            raise
         finally:
             if _C.is_listening():
                 report = _end_step(session, failed)
@@ -276,10 +279,22 @@ def run_unrecorded(
                 raw_doors.open(session)
             result = step(*args, **kwargs)
             failed = False
+        except RuntimeError as error:
+            _keep_what_was_read(session, error)
+            raise
         finally:
             if _C.is_listening():
                 report = _end_step(session, failed)
     return result, report
+
+
+def _keep_what_was_read(session: _C.Session, error: BaseException) -> None:
+    """After an error of a raw read: what was read stays in memory in the calls to come."""
+    cause: BaseException | None = error
+    for _ in range(8):
+        if cause is None or session.keep_named(str(cause)):
+            return
+        cause = cause.__cause__ or cause.__context__
 
 
 def _tell_of_collectives(session: _C.Session) -> None:

@@ -14,6 +14,7 @@ import torch.utils.dlpack
 
 from poet import _C
 from poet._errors import ArgumentError
+from poet._lending import lending
 
 # Methods of torch.Tensor that hand out its memory, or read it, without going through an operator.
 # torch.save, pickle, copy.deepcopy and numpy.asarray come through them.
@@ -84,6 +85,7 @@ class _RawDoors:
                 self._uninstall()
 
     def _install(self) -> None:
+        lending.begin()
         if self._installed:
             return
         self._installed = True
@@ -116,6 +118,7 @@ class _RawDoors:
         if not self._installed:
             return
         self._installed = False
+        lending.end()
         for owner, name in _doors():
             if (owner, name) in self._own:
                 setattr(owner, name, self._own.pop((owner, name)))

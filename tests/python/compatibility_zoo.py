@@ -1110,8 +1110,8 @@ LIMITS = (
     "each time) seldom meets its plan: it trains without one.",
     "A step that writes to another place of a buffer at every call (a queue of keys) is another "
     "step for each place.",
-    "A compiled submodule is tried with the `aot_eager` back end; Inductor's kernels read their "
-    "inputs' memory directly and have not been tried.",
+    "A compiled submodule is tried with the `aot_eager` back end, and with Inductor in "
+    "`tests/python/test_native_code.py`; what Inductor's kernels write in place stays in memory.",
     "What native code writes into an operator's result (an extension that fills "
     "`torch::empty_like`) is found where it does so in the calls that are recorded; it stays in "
     "memory from then on.",
@@ -1120,7 +1120,8 @@ LIMITS = (
     "Operators on threads that Python started before `import poet`, and on native threads, are not "
     "heard: what they write in place may change what is computed again.",
     "Native code that keeps a pointer to a tensor's memory must be told of by `poet.keep(tensor)`; "
-    "else it may get an error that says so.",
+    "else it may get an error that says so, once: where that ends the call, what was read stays in "
+    "memory in later ones.",
 )
 
 KINDS: dict[str, Callable[[], Case]] = {

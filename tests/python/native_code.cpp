@@ -46,6 +46,34 @@ at::Tensor halfFilled(at::Tensor x) {
   return y;
 }
 
+at::Tensor cubeBackward(at::Tensor gradient, at::Tensor x) {
+  gradient = gradient.contiguous();
+  x = x.contiguous();
+  at::Tensor y = torch::empty_like(x);
+  const float* from = x.const_data_ptr<float>();
+  const float* by = gradient.const_data_ptr<float>();
+  float* to = y.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = 3 * from[i] * from[i] * by[i];
+  return y;
+}
+
+class Cube : public torch::autograd::Function<Cube> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x) {
+    ctx->save_for_backward({x});
+    return cube(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {cubeBackward(gradients[0], ctx->get_saved_variables()[0])};
+  }
+};
+
+at::Tensor cubeFunction(const at::Tensor& x) { return Cube::apply(x); }
+
+// Reads its argument's memory, and nothing announces it.
+double firstOf(const at::Tensor& x) { return x.const_data_ptr<float>()[0]; }
+
 }  // namespace
 
 TORCH_LIBRARY(poet_tests_native, m) {
@@ -66,4 +94,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("cube_of_clone", &cubeOfClone);
   m.def("product_and_cube", &productAndCube);
   m.def("half_filled", &halfFilled);
+  m.def("cube_backward", &cubeBackward);
+  m.def("cube_function", &cubeFunction);
+  m.def("first_of", &firstOf);
 }

@@ -94,6 +94,30 @@ def _through(use: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Case:
     return _case(net, loss)
 
 
+class _PythonCube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return _native().cube(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return _native().cube_backward(gradient, x)  # type: ignore[no-any-return]
+
+
+class _ReadsSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**4 / 4
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * _native().cube(x)
+
+
 class _InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -127,6 +151,18 @@ def filled_in_part() -> Case:
     return _through(lambda h, t: h * _native().half_filled(t))
 
 
+def python_function() -> Case:
+    return _through(lambda h, t: _PythonCube.apply(h))
+
+
+def reads_saved_tensors() -> Case:
+    return _through(lambda h, t: _ReadsSaved.apply(h))
+
+
+def cpp_function() -> Case:
+    return _through(lambda h, t: _native().cube_function(h))
+
+
 def custom_operator() -> Case:
     _native()
     return _through(lambda h, t: h * torch.ops.poet_tests_native.cube(t))
@@ -135,6 +171,31 @@ def custom_operator() -> Case:
 def custom_operator_in_place() -> Case:
     _native()
     return _through(lambda h, t: _InPlace.apply(h))
+
+
+def compiled_by_inductor() -> Case:
+    """Its kernels read their inputs' memory, and write into what operators returned."""
+    torch._dynamo.reset()
+    inner = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+    )
+    compiled = torch.compile(inner)
+    head = nn.Sequential(
+        nn.Tanh(), nn.Flatten(), nn.Linear(8 * 64, 32), nn.Tanh(), nn.Linear(32, 4)
+    )
+    first = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Tanh())
+    net = nn.ModuleList([first, inner, head])
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, foreach=False)
+    batch = torch.randn(32, 3, 8, 8), torch.randint(0, 4, (32,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(head(compiled(first(x))), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, lambda _: batch, [net], [optimizer])
 
 
 def _ctc(lengths_as: Callable[[int], Any]) -> Case:
@@ -283,8 +344,12 @@ _CASES: dict[str, Callable[[], Case]] = {
         clone_written,
         product_written,
         filled_in_part,
+        python_function,
+        reads_saved_tensors,
+        cpp_function,
         custom_operator,
         custom_operator_in_place,
+        compiled_by_inductor,
         ctc_loss_with_lists,
         ctc_loss_with_tensors,
         tensors_from_lists,

@@ -124,27 +124,94 @@ def test_what_is_kept_is_never_evicted() -> None:
     assert len(set(trained.read)) == 1
 
 
-def test_an_unannounced_read_names_poet_keep() -> None:
-    """Native code that nobody sees coming gets a clear error, and the next call works."""
-    trained = _Trained(None)
-    session = _C.Session(verify=False)
-    messages: list[str] = []
+class _ReadsRaw:
+    """A step that reads an activation before backward, in a way that nobody sees coming."""
 
-    def read(t: torch.Tensor) -> bytes:
+    def __init__(self, *, catches: bool) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())])
+        self.x = torch.randn(64, 32)
+        self.catches = catches
+        self.reads = False
+        self.messages: list[str] = []
+
+    def step(self) -> tuple[torch.Tensor, bytes]:
+        for p in self.net.parameters():
+            p.grad = None
+        kept = self.net[:2](self.x)
+        alias = kept.detach()
+        loss = self.net[2:](kept).square().mean()
+        seen = b""
         try:
-            torch._C.TensorBase.numpy(t.detach())  # not through one of the doors
+            if self.reads:
+                address = torch._C.TensorBase.data_ptr(alias)  # not through one of the doors
+                seen = ctypes.string_at(address, alias.nbytes)
         except RuntimeError as error:
-            messages.append(str(error))
-        return b""
+            self.messages.append(str(error))
+            if not self.catches:
+                raise
+        loss.backward()
+        return loss.detach(), seen
 
-    for _ in range(8):
-        _, report = run_step(session, trained.step, (), {})
+
+def _planned(step: _ReadsRaw, seed: int) -> Callable[[], tuple[torch.Tensor, bytes]]:
+    session = _C.Session(verify=False)
+
+    def call() -> tuple[torch.Tensor, bytes]:
+        result: tuple[torch.Tensor, bytes]
+        result, report = run_step(session, step.step, (), {})
         if report["newly_stable"]:
             graph = session.graph_of(report["variant"])
-            session.set_plan(report["variant"], _eager(graph, 2), STORE_DEVICE)
-            trained.door = read
-    assert all("poet.keep(tensor)" in message for message in messages)
-    assert torch.equal(trained.step(), _Trained(None).step())
+            session.set_plan(report["variant"], _eager(graph, seed), STORE_DEVICE)
+            step.reads = True
+        return result
+
+    return call
+
+
+def _online(step: _ReadsRaw, _: int) -> Callable[[], tuple[torch.Tensor, bytes]]:
+    session = _C.Session(verify=False)
+    device = _C.DeviceProfile.by_name("host")
+    session.set_budget(1, True, False, device, "never")
+
+    def call() -> tuple[torch.Tensor, bytes]:
+        result: tuple[torch.Tensor, bytes] = run_step(session, step.step, (), {})[0]
+        step.reads = True
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mode", [_planned, _online])
+def test_an_unannounced_read_names_poet_keep_once(
+    mode: Callable[[_ReadsRaw, int], Callable[[], tuple[torch.Tensor, bytes]]], seed: int
+) -> None:
+    """Native code that nobody sees coming gets a clear error; what it reads stays from then on."""
+    plain = _ReadsRaw(catches=False)
+    plain.reads = True
+    expected = plain.step()
+    step = _ReadsRaw(catches=False)
+    call = mode(step, seed)
+    seen, raised = [], []
+    for _ in range(8):
+        try:
+            seen.append(call())
+        except RuntimeError as error:
+            raised.append(str(error))
+    assert len(raised) == len(step.messages) == 1
+    assert "poet.keep(tensor)" in raised[0]
+    assert all(torch.equal(loss, expected[0]) for loss, _ in seen)
+    assert [read for _, read in seen][-4:] == [expected[1]] * 4
+
+
+def test_an_unannounced_read_whose_error_is_caught() -> None:
+    step = _ReadsRaw(catches=True)
+    call = _planned(step, 0)
+    losses = [call()[0] for _ in range(6)]
+    assert len(step.messages) == 4
+    assert all("poet.keep(tensor)" in message for message in step.messages)
+    assert all(torch.equal(loss, losses[0]) for loss in losses)
 
 
 def test_keep_takes_tensors_only() -> None:
