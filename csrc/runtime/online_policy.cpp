@@ -375,10 +375,12 @@ void OnlinePolicy::takeOver(Executor& executor, size_t done) {
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     if (!at(v).bound || at(v).resident) continue;
     if (at(v).recipe >= 0 && !hasCopy(v)) scores_->noteEviction(v.index);
-    update(v);
   }
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (at(v).bound) update(v);  // lets go of what nobody wants
+  // What the program can reach first: of the rest, data and copies go where nothing wants them.
+  for (const bool alive : {true, false}) {
+    for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+      if (at(v).bound && at(v).alive == alive) update(v);
+    }
   }
 }
 

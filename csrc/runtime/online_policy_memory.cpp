@@ -257,6 +257,12 @@ bool OnlinePolicy::load(ValueId v) {
 
 void OnlinePolicy::replay(int32_t recipe) {
   const std::vector<Need> needs = recipes_[static_cast<size_t>(recipe)].needs;
+  for (const Need& need : needs) {  // an error is better than a wrong number
+    POET_INTERNAL_ASSERT(at(need.value).version == need.version, "value ",
+                         recipes_[static_cast<size_t>(recipe)].outputs.front().index,
+                         " is needed before op ", running_.index, ", and value ", need.value.index,
+                         ", which it was made from, has changed");
+  }
   size_t locked = 0;
   const auto unlock = [&] {
     for (size_t i = 0; i < locked; ++i) --at(needs[i].value).locks;
