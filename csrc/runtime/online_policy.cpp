@@ -42,8 +42,6 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   if (over_budget_ != OverBudget::kGoOn) undo_.begin();
 }
 
-void OnlinePolicy::noteFixed(const std::vector<KnownStorage>& known) { fixed_ = known; }
-
 void OnlinePolicy::end() {
   if (recorder_ != nullptr) {
     counters_.steps += made_room_;

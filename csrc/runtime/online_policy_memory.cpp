@@ -205,7 +205,9 @@ void OnlinePolicy::noteMost() {
 // that it has not made itself.
 int64_t OnlinePolicy::certainNeed(int64_t bytes) const {
   int64_t need = AllocatorTap::shownBytes() - kernel_start_bytes_ + bytes;
-  std::vector<ValueId> inputs = locked_;
+  // Not all that is locked: what had to come back before a write another plan may have kept.
+  std::vector<ValueId> inputs = recorder_->node(running_).inputs;
+  if (recorder_->node(running_).reads_no_data) inputs.clear();
   std::sort(inputs.begin(), inputs.end());
   inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
   for (const ValueId v : inputs) {
