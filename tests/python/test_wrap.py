@@ -692,10 +692,7 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     assert stats.traced_steps < 20
 
 
-def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("POET_ONLINE", "1")
+def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace() -> None:
     model = _Model()
     before = model.state()
     step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
@@ -711,10 +708,7 @@ def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace(
     assert step.stats.failed_steps == 2
 
 
-def test_running_statistics_are_put_back_after_a_budget_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("POET_ONLINE", "1")
+def test_running_statistics_are_put_back_after_a_budget_error() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 4096), nn.Linear(4096, 8))
     x = torch.randn(64, 8)
