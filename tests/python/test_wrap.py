@@ -137,7 +137,9 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
     assert [str(r) for r in under_plan] == [str(r) for r in results]
     assert differences(state, case.state()) == []
     assert step.stats.followed_steps > 0, step.stats
-    assert step.stats.departures == 0, step.stats.last_departure
+    # A call that takes the wrong variant's plan goes on online where both would exceed the budget.
+    most_departures = calls // 3 if kind == "accumulation" else 0
+    assert step.stats.departures <= most_departures, step.stats.last_departure
 
 
 def test_percentages_and_background_planning() -> None:
