@@ -42,8 +42,6 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   if (over_budget_ != OverBudget::kGoOn) undo_.begin();
 }
 
-void OnlinePolicy::noteFixed(const std::vector<KnownStorage>& known) { fixed_ = known; }
-
 void OnlinePolicy::end() {
   if (recorder_ != nullptr) {
     counters_.steps += made_room_;
@@ -380,10 +378,12 @@ void OnlinePolicy::takeOver(Executor& executor, size_t done) {
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     if (!at(v).bound || at(v).resident) continue;
     if (at(v).recipe >= 0 && !hasCopy(v)) scores_->noteEviction(v.index);
-    update(v);
   }
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (at(v).bound) update(v);  // lets go of what nobody wants
+  // What the program can reach first: of the rest, data and copies go where nothing wants them.
+  for (const bool alive : {true, false}) {
+    for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+      if (at(v).bound && at(v).alive == alive) update(v);
+    }
   }
 }
 

@@ -97,8 +97,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   // makeRoom() with the lock held.
   void begin(const Recorder& recorder, int64_t resident_bytes, OverBudget over_budget,
              RoomMaker* in_kernels);
-  // Without a store these never leave; for BudgetError alone.
-  void noteFixed(const std::vector<KnownStorage>& known);
+  // Without a store these never leave; for BudgetError alone. Each storage once.
+  void noteFixed(std::vector<KnownStorage> known) { fixed_ = std::move(known); }
   // The first `done` ops of the recorder were the executor's.
   void takeOver(Executor& executor, size_t done);
   // Brings back everything that is away and that the program can still reach. Throws what a replay

@@ -216,7 +216,9 @@ void OnlinePolicy::noteMost() {
 // that it has not made itself.
 int64_t OnlinePolicy::certainNeed(int64_t bytes) const {
   int64_t need = AllocatorTap::shownBytes() - kernel_start_bytes_ + bytes;
-  std::vector<ValueId> inputs = locked_;
+  // Not all that is locked: what had to come back before a write another plan may have kept.
+  std::vector<ValueId> inputs = recorder_->node(running_).inputs;
+  if (recorder_->node(running_).reads_no_data) inputs.clear();
   std::sort(inputs.begin(), inputs.end());
   inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
   for (const ValueId v : inputs) {
@@ -268,6 +270,12 @@ bool OnlinePolicy::load(ValueId v) {
 
 void OnlinePolicy::replay(int32_t recipe) {
   const std::vector<Need> needs = recipes_[static_cast<size_t>(recipe)].needs;
+  for (const Need& need : needs) {  // an error is better than a wrong number
+    POET_INTERNAL_ASSERT(at(need.value).version == need.version, "value ",
+                         recipes_[static_cast<size_t>(recipe)].outputs.front().index,
+                         " is needed before op ", running_.index, ", and value ", need.value.index,
+                         ", which it was made from, has changed");
+  }
   size_t locked = 0;
   const auto unlock = [&] {
     for (size_t i = 0; i < locked; ++i) --at(needs[i].value).locks;

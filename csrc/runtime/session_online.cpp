@@ -37,6 +37,7 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
   }
   std::sort(seen.begin(), seen.end());
   seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  std::vector<KnownStorage> fixed;  // each once: tensors that are views are known apart
   for (const KnownStorage& one : known) {
     const StorageHold storage = one.storage.lock();
     if (!storage) continue;
@@ -45,11 +46,12 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
     seen.erase(found);
     AllocatorTap::enroll(*storage);
     bytes += static_cast<int64_t>(storage->nbytes());
+    fixed.push_back(one);
   }
   if (!counting_) counting_.emplace();
   executor_.pager().begin(0);
   policy_.begin(*recorder_, bytes, overBudget(), this);
-  policy_.noteFixed(known);
+  policy_.noteFixed(std::move(fixed));
   base_bytes_ = policy_.baseBytes();
   recorder_->accompany(&policy_);
 }

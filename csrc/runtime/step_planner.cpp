@@ -109,10 +109,9 @@ void StepPlanner::keepInside(const Graph& recorded) {
 }
 
 // The store is measured beside the steps, and so the policy does not know it: it recomputes.
-// On trial: see docs/online.md.
 void StepPlanner::setBudget(int64_t bytes) {
   const char* wish = std::getenv("POET_ONLINE");
-  if (wish == nullptr || std::string_view(wish) != "1") return;
+  if (!options_.online || (wish != nullptr && std::string_view(wish) == "0")) return;
   is_policed_ = true;
   session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
                       options_.strict);

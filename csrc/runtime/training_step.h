@@ -40,7 +40,10 @@ struct TrainingStepOptions {
   // before memory is read behind PyTorch's back (torch::save does so) call
   // TrainingStep::bringBack().
   bool away_between_steps = false;
-  Strictness strict = Strictness::kFirstCall;  // see docs/online.md
+  // An online policy keeps calls without a plan inside the budget, see docs/online.md.
+  // POET_ONLINE=0 in the environment switches it off, too.
+  bool online = true;
+  Strictness strict = Strictness::kFirstCall;  // what it does where that cannot be
   std::string platform = "host";               // name of the device profile
   bool background = true;          // plan while training goes on; false: wait for the plan
   double time_limit_seconds = 60;  // that planning may take

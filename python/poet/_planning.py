@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -54,6 +53,7 @@ class PlanningOptions:
         method: what plans.
         share: what constraints on the whole training leave for a step.
         background: training goes on while a plan is solved for.
+        online: the online policy keeps calls without a plan inside the budget.
     """
 
     platform: str
@@ -67,6 +67,7 @@ class PlanningOptions:
     method: str = "poet"
     share: StepShare = NO_SHARE
     background: bool = True
+    online: bool = True
 
 
 class StepPlanner:
@@ -138,7 +139,7 @@ class StepPlanner:
         return isinstance(budget, str) and budget.strip().endswith("%")
 
     def _police(self, budget: int) -> None:
-        if os.environ.get("POET_ONLINE") != "1" or budget == self._policed_bytes:
+        if not self._options.online or budget == self._policed_bytes:
             return
         if self._options.method != "poet":  # it trains under its own plans and no other method
             return

@@ -20,6 +20,7 @@ from poet._store import folder_for_method
 from poet._waiting import Condition, Gate
 from poet._wrapped_step import WrappedStep
 
+_OFF = "0"  # what POET_ONLINE says to switch the online policy off, for every step
 _STRICTNESS = {None: "first_call", True: "always", False: "never"}
 
 
@@ -43,6 +44,7 @@ def wrap(
     steps_per_epoch: int | None = None,
     battery_joules: float | None = None,
     only_while: Condition | Sequence[Condition] | None = None,
+    online: bool = True,
     strict: bool | None = None,
     hard: bool = False,
     verbose: bool = False,
@@ -58,12 +60,11 @@ def wrap(
     moved to secondary storage and back, so that no more than `ram_budget` bytes are resident at
     once. A variant of the step that comes again (gradient accumulation) gets a plan of its own.
 
-    What follows no plan runs without a cap on memory: the first calls, those before a plan is ready
-    or where there is none, other shapes, other branches, and the rest of a call that does something
-    else than was recorded. With POET_ONLINE=1 in the environment (on trial, docs/online.md) an
-    online policy keeps them inside the budget too, the one of dynamic tensor rematerialization. It
-    cannot look ahead, so it costs more time than a plan, and at tight budgets it may have to go
-    above them (`stats.steps_over_budget`). A budget such as "60%" then begins to hold with the
+    An online policy, that of dynamic tensor rematerialization, keeps what follows no plan inside
+    the budget: the first calls, those before a plan is ready or where there is none, other shapes,
+    other branches, and the rest of a call that does something else than was recorded. It cannot
+    look ahead, so it costs more time than a plan, and at tight budgets it may have to go above them
+    (`stats.steps_over_budget`; docs/online.md). A budget such as "60%" begins to hold with the
     second call: the first one, which runs without a cap, tells the peak.
 
     Plans, the times they were made for and the speed of the storage are kept in `cache_dir`. A
@@ -110,13 +111,14 @@ def wrap(
             processors), functions that say so, or several of these. Until they hold the call waits,
             looks every few seconds, and has what it can in secondary storage (`pause`). Ctrl-C
             ends it.
-        strict: where POET_ONLINE=1 in the environment turns the online policy on (docs/online.md):
-            what a call without a plan does that cannot be kept inside the budget. None: go on above
-            it, with one warning; only the first call raises BudgetError, and only where it is
-            certain that no plan could do. True: any call raises BudgetError (without POET_ONLINE=1
-            it is refused, because it would change nothing). False: none does. A
-            call that has run an optimizer's operator, or changed anything else that cannot be put
-            back, always goes on.
+        online: whether the online policy keeps calls without a plan inside the budget
+            (docs/online.md). False, or POET_ONLINE=0 in the environment: they run without a cap.
+        strict: what a call without a plan does that the online policy cannot keep inside the
+            budget. None: go on above it, with one warning; only the first call raises BudgetError,
+            and only where it is certain that no plan could do. True: any call raises BudgetError
+            (refused without the policy, because it would change nothing). False: none does. A call
+            that has run an optimizer's operator, or changed anything else that cannot be put back,
+            always goes on.
         hard: stop the step rather than exceed the budget. Not built yet: leave it out.
         verbose: say on stderr what happens.
 
@@ -169,11 +171,13 @@ def wrap(
     gate = None if only_while is None else Gate(only_while)
     if strict is not None:
         flag(strict, "strict")
-    if strict and os.environ.get("POET_ONLINE") != "1":
+    polices = flag(online, "online") and os.environ.get("POET_ONLINE") != _OFF
+    if strict and not polices:
+        by = "online=False" if not online else f"POET_ONLINE={_OFF} in the environment"
         raise ArgumentError(
-            "strict=True: expected POET_ONLINE=1 in the environment beside it; got it alone. Only "
-            "the online policy (docs/online.md) keeps calls without a plan inside the budget; "
-            "without it strict=True would change nothing. Set the variable, or leave strict= out."
+            f"strict=True: expected the online policy to be on; got {by}. Only that policy "
+            "(docs/online.md) keeps calls without a plan inside the budget; without it strict=True "
+            "would change nothing. Leave one of the two out."
         )
     options = PlanningOptions(
         platform=platform,
@@ -187,6 +191,7 @@ def wrap(
         method=can.name,
         share=share,
         background=background,
+        online=polices,
     )
     give_memory_back()
     return WrappedStep(call, options, strictness=_STRICTNESS[strict], verbose=verbose, gate=gate)

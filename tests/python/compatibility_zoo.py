@@ -1094,7 +1094,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
 # What docs/compatibility.md says of what is not so.
 LIMITS = (
     "A step without a plan (its first calls, new shapes or branches, what follows a departure) "
-    "runs without a cap on memory, unless `POET_ONLINE=1` turns an online policy on: see "
+    "takes more time inside a budget than a plan does, and may go above a tight one: see "
     "`docs/online.md`.",
     "Where an operator of a planned step makes something else than was recorded, the rest of that "
     "call runs without a cap.",

@@ -159,10 +159,12 @@ def test_a_warning_names_every_limit_that_was_asked_for() -> None:
 
 
 def test_strict_without_the_online_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("POET_ONLINE", raising=False)
-    with pytest.raises(poet.ArgumentError, match="strict=True: expected POET_ONLINE=1"):
+    with pytest.raises(poet.ArgumentError, match="to be on; got online=False"):
+        poet.wrap(tanh_step(), ram_budget="2GiB", strict=True, online=False)
+    monkeypatch.setenv("POET_ONLINE", "0")
+    with pytest.raises(poet.ArgumentError, match="to be on; got POET_ONLINE=0"):
         poet.wrap(tanh_step(), ram_budget="2GiB", strict=True)
-    monkeypatch.setenv("POET_ONLINE", "1")
+    monkeypatch.delenv("POET_ONLINE")
     budget = budget_at(0.9, tanh_step(), torch.randn(256, 64))
     with poet.wrap(tanh_step(), ram_budget=budget, strict=True) as step:
         assert step.stats.steps == 0

