@@ -32,12 +32,16 @@ class Count {
 // room
 
 void OnlinePolicy::makeRoom(int64_t bytes) {
-  if (!isActive() || residentBytes() + bytes <= options_.budget_bytes) return;
+  if (!isActive()) return;
+  // What the step had to take once is taken: below that it would only thrash. The self-checking
+  // mode is as harsh as the budget.
+  const int64_t most = options_.budget_bytes + (verify_ ? 0 : over_bytes_);
+  if (residentBytes() + bytes <= most) return;
   const Stopwatch watch(&seconds_);
   const AllocatorTap::HiddenGuard hidden;
   made_room_ = true;
   noteDeaths();
-  while (residentBytes() + bytes > options_.budget_bytes) {
+  while (residentBytes() + bytes > most) {
     if (evictOne()) continue;
     exceed(bytes);
     return;
@@ -116,7 +120,10 @@ double OnlinePolicy::pageSeconds(ValueId v) const {
 
 // The value with the least score, if any may leave.
 bool OnlinePolicy::evictOne() {
-  if (replays_ > kMostReplaysPerOp * (static_cast<int64_t>(records_.size()) + 100)) return false;
+  // Steps that went above the budget all the same have thrashed for nothing: later ones do so less.
+  const int64_t in_vain = verify_ ? 0 : std::min<int64_t>(counters_.steps_over_budget, 4);
+  const int64_t per_op = std::max<int64_t>(kMostReplaysPerOp >> in_vain, 2);
+  if (replays_ > per_op * (static_cast<int64_t>(records_.size()) + 100)) return false;
   struct Candidate {
     double score;
     ValueId value;
