@@ -234,6 +234,7 @@ bool OnlinePolicy::mayRunAgain(OpId id) const {
   const Op& node = recorder_->node(id);
   const OpRecord& record = records_[static_cast<size_t>(id.index)];
   return options_.recompute && node.replayable && record.isSet() &&
+         !recorder_->readsWhatIsTrusted(node) &&
          (!node.random || record.generatorState() != nullptr);
 }
 

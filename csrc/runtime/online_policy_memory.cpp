@@ -199,8 +199,10 @@ void OnlinePolicy::exceed(int64_t bytes) {
         certain > budget ? "No plan could do with less than "
                          : "The least budget that is known to do here is ",
         size(std::max(certain, certain > budget ? certain : needed)),
-        ". Nothing has been trained: parameters, buffers and generators are as they were. Give it "
-        "that or more",
+        ". Nothing has been trained: parameters, buffers and generators are as they were; "
+        "gradients "
+        "may be set. Give it ",
+        certain > budget ? "more than that (later operators may need more still)" : "that or more",
         options_.paging ? "" : ", or let it page (paging=True)",
         ", or let it go on above its budget (strict=False).");
     throw BudgetError("ram_budget: " + budget_error_);

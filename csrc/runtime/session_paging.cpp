@@ -274,7 +274,8 @@ void Session::touch(const at::Tensor& t, bool for_good, bool may_write) {
     bringBackFor(t);
     if (mode_ == Mode::kIdle) watchWhatIsAway();
   }
-  if (for_good) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
+  // A pointer, too, may be kept: whoever writes through it later must not find other memory there.
+  if (for_good || may_write) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
 }
 
 }  // namespace poet

@@ -42,6 +42,8 @@ uint64_t NativeWrites::hashOf(const c10::StorageImpl& storage) {
   return hashOf(data, data == nullptr ? 0 : storage.nbytes());
 }
 
+bool NativeWrites::hasData(const c10::StorageImpl& storage) { return dataOf(storage) != nullptr; }
+
 // All that it may reach, gaps between its rows too.
 NativeWrites::Range NativeWrites::rangeOf(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());

@@ -56,6 +56,7 @@ class NativeWrites {
 
   static uint64_t hashOf(const void* data, size_t bytes);
   static uint64_t hashOf(const c10::StorageImpl& storage);
+  static bool hasData(const c10::StorageImpl& storage);  // it is not away
 
  private:
   struct State {

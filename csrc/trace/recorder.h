@@ -74,6 +74,9 @@ class Recorder {
   void noteRead(const at::Tensor& t, bool may_write);
   // Whatever reads these values, or has read them, is not made again: for a step that has departed.
   void noteMayBeWritten(const std::vector<ValueId>& values);
+  // Whether the op reads a parameter that others share, and nothing shows yet that nobody writes
+  // it.
+  bool readsWhatIsTrusted(const Op& op) const;
   // Whether the tensor's memory was there when the step began, or an op has shown it.
   bool knows(const at::Tensor& t) const;
 
@@ -135,6 +138,7 @@ class Recorder {
                     const c10::IValue* results, size_t count);
   void noteNative(ValueId value);
   void noteSharing(ValueId value, c10::StorageImpl& storage, bool is_parameter);
+  void checkTrust(ValueId value, const c10::StorageImpl& storage);
   void distrustWhatWasWritten();
   void keepInPlace(ValueId value, bool may_be_written);
   bool readsWhatMayBeWritten(const Op& op) const;
@@ -209,7 +213,8 @@ class Recorder {
   std::vector<ReadBeside> read_early_;
   std::unordered_set<int32_t> may_be_written_;
   // Parameters whose memory others share: what they held when an op showed them first.
-  std::vector<std::pair<ValueId, uint64_t>> trusted_;
+  // Parameters that others share, and what they held when an operator saw them last.
+  std::unordered_map<int64_t, uint64_t> trusted_;
   NativeWrites native_writes_;
   std::vector<WeakStorage> lent_;
   const std::unordered_set<uint64_t>* kept_ = nullptr;

@@ -32,25 +32,34 @@ void Recorder::noteSharing(ValueId value, c10::StorageImpl& storage, bool is_par
   Sharing& sharing = sharing_[static_cast<size_t>(value.index)];
   if (is_parameter) {
     sharing = Sharing::kTrusted;
-    if (is_shared) trusted_.emplace_back(value, NativeWrites::hashOf(storage));
+    if (is_shared) trusted_.emplace(value.index, NativeWrites::hashOf(storage));
   } else if (is_shared) {
     sharing = Sharing::kShared;
     may_be_written_.insert(value.index);
   }
 }
 
+// Whether it holds what the last operator that read or wrote it saw.
+void Recorder::checkTrust(ValueId value, const c10::StorageImpl& storage) {
+  const auto found = trusted_.find(value.index);
+  if (found == trusted_.end() || !NativeWrites::hasData(storage) ||
+      NativeWrites::hashOf(storage) == found->second)
+    return;
+  may_be_written_.insert(value.index);
+  trusted_.erase(found);
+}
+
 void Recorder::distrustWhatWasWritten() {
-  for (const auto& [id, hash] : trusted_) {
-    const auto is = [id = id](const Living& living) { return living.value == id; };
-    const auto living = std::find_if(alive_.begin(), alive_.end(), is);
-    const StorageHold storage = living == alive_.end() ? StorageHold() : living->storage.lock();
-    const bool op_wrote =
-        std::any_of(graph_ops_.begin(), graph_ops_.end(), [id = id](const Op& op) {
-          return std::binary_search(op.mutates.begin(), op.mutates.end(), id);
-        });
-    if (storage && !op_wrote && NativeWrites::hashOf(*storage) != hash)
-      may_be_written_.insert(id.index);
+  for (const Living& living : alive_) {
+    if (trusted_.count(living.value.index) == 0) continue;
+    if (const StorageHold storage = living.storage.lock()) checkTrust(living.value, *storage);
   }
+}
+
+bool Recorder::readsWhatIsTrusted(const Op& op) const {
+  return !trusted_.empty() && !op.reads_no_data &&
+         std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [this](ValueId v) { return trusted_.count(v.index) > 0; });
 }
 
 void Recorder::keepInPlace(ValueId value, bool may_be_written) {
@@ -131,9 +140,15 @@ std::vector<Recorder::Written> Recorder::beforeAccess(const OpTraits& traits,
   size_t i = 0;
   forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
     const ValueId v = ops_.back().in[i++].value;
-    if (!v.valid() || !value(v).producer.valid()) return true;
+    if (!v.valid()) return true;
     const auto a = static_cast<size_t>(arg);
     const bool fills = traits.fills_arg[a];
+    if (!value(v).producer.valid()) {
+      if (trusted_.count(v.index) == 0) return true;
+      if (!traits.looks_only) checkTrust(v, *t.storage().unsafeGetStorageImpl());
+      if (traits.writes_arg[a]) written.push_back({v, t, fills});
+      return true;
+    }
     if (!traits.looks_only) {
       const bool native =
           fills ? native_writes_.isNativeWhenFilled(v, t)
@@ -149,8 +164,13 @@ std::vector<Recorder::Written> Recorder::beforeAccess(const OpTraits& traits,
 void Recorder::noteContents(const OpTraits& traits, const std::vector<Written>& written,
                             const c10::IValue* results, size_t count) {
   const OpId self(static_cast<int64_t>(ops_.size()) - 1);
-  for (const Written& one : written)
-    native_writes_.noteWritten(one.value, one.tensor, self, one.filled);
+  for (const Written& one : written) {
+    if (value(one.value).producer.valid()) {
+      native_writes_.noteWritten(one.value, one.tensor, self, one.filled);
+    } else if (const auto trusted = trusted_.find(one.value.index); trusted != trusted_.end()) {
+      trusted->second = NativeWrites::hashOf(*one.tensor.storage().unsafeGetStorageImpl());
+    }
+  }
   size_t i = 0;
   ValueId last = kNoValue;  // the results of an op may be views of one storage
   forEachTensor(results, count, [&](const at::Tensor& t, int, int) {

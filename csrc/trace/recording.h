@@ -74,8 +74,10 @@ struct OutsideValue {
 // torch.from_numpy and one of PyTorch's own are two variants), and an op that shows a value shared
 // otherwise than the plan's is another op. Parameters are trusted: whole models are read through
 // NumPy (for a histogram), or lie in a file's memory, and nobody writes weights between a forward
-// pass and its backward pass. Where a recorded call shows that somebody does, none that reads them
-// is replayable either.
+// pass and its backward pass. Where a recorded call shows that somebody does (what they hold is
+// compared whenever an operator reads them, and at the end), none that reads them is replayable
+// either. Before there are recorded calls that show nothing of the kind nobody is trusted: the
+// online policy computes nothing again from what others share.
 enum class Sharing : uint8_t { kNone, kShared, kTrusted };
 
 // Immutable once made.

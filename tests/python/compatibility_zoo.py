@@ -1103,8 +1103,9 @@ LIMITS = (
     "what NumPy shares, and stays in memory.",
     "What is made of memory that others may write at any time (a tensor of `torch.from_numpy`, "
     "`torch.frombuffer` or DLPack; one whose `numpy()` the program has taken) stays "
-    "in memory or is paged: it is not computed again. Parameters are excepted. `batch.clone()` is "
-    "PyTorch's own; so is what `torch.stack` or a DataLoader's worker made.",
+    "in memory or is paged: it is not computed again. `batch.clone()` is PyTorch's own; so is what "
+    "`torch.stack` or a DataLoader's worker made. Parameters are excepted under a plan: recorded "
+    "calls compare what they hold, and where somebody writes them so, what reads them stays too.",
     "What collectives (`torch.distributed`) are given stays in memory.",
     "A step whose ops are other ones at every call (L-BFGS, a mixture of experts, another shape "
     "each time) seldom meets its plan: it trains without one.",
@@ -1121,7 +1122,8 @@ LIMITS = (
     "heard: what they write in place may change what is computed again.",
     "Native code that keeps a pointer to a tensor's memory must be told of by `poet.keep(tensor)`; "
     "else it may get an error that says so, once: where that ends the call, what was read stays in "
-    "memory in later ones.",
+    "memory in later ones. A pointer that was taken before `poet.wrap` and is written through "
+    "later writes into memory that paging has given back: a crash, or wrong numbers.",
 )
 
 KINDS: dict[str, Callable[[], Case]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import sysconfig
@@ -336,6 +337,64 @@ def storage_filled() -> Case:
     return _written(lambda s: s.fill_(0), "untyped_storage")
 
 
+# ---- weights and buffers that others write ------------------------------------------------------
+
+
+def _weights_by_arrays(net: nn.Module, arrays: list[Any], trained_here: bool) -> Case:
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, foreach=False)
+    batch = torch.randn(_ROWS, 32), torch.randint(0, 4, (_ROWS,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        optimizer.zero_grad()
+        out = net(x)
+        loss = F.cross_entropy(out, y)
+        if not trained_here:
+            for array in arrays:
+                np.multiply(array, 0.99, out=array)
+        loss.backward()
+        if trained_here:
+            for parameter, array in zip(net.parameters(), arrays, strict=True):
+                assert parameter.grad is not None
+                np.subtract(array, 0.05 * parameter.grad.numpy(), out=array)
+        else:
+            optimizer.step()
+        return loss.detach(), out.detach()
+
+    return Case(step, lambda _: batch, [net], [optimizer], {})
+
+
+def weights_scaled_through_arrays() -> Case:
+    net = _deep()
+    return _weights_by_arrays(net, [p.detach().numpy() for p in net.parameters()], False)
+
+
+def weights_trained_through_arrays() -> Case:
+    net = _deep()
+    return _weights_by_arrays(net, [p.detach().numpy() for p in net.parameters()], True)
+
+
+def weights_made_of_arrays() -> Case:
+    net = _deep()
+    arrays = [p.detach().numpy().copy() for p in net.parameters()]
+    for parameter, array in zip(net.parameters(), arrays, strict=True):
+        parameter.data = torch.from_numpy(array)
+    return _weights_by_arrays(net, arrays, True)
+
+
+def pointer_kept_for_later_calls() -> Case:
+    net, buffer, pointers = _deep(), torch.zeros(_ROWS, 32), list[int]()
+    fills = torch.randn(8, _ROWS, 32).numpy()
+    calls = itertools.count()
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if not pointers:
+            pointers.append(buffer.data_ptr())
+        ctypes.memmove(pointers[0], fills[next(calls) % 8].ctypes.data, fills[0].nbytes)
+        return F.cross_entropy(net(x + (buffer * 2).tanh()), y)
+
+    return _case(net, loss)
+
+
 _CASES: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
@@ -361,6 +420,10 @@ _CASES: dict[str, Callable[[], Case]] = {
         pointer_written,
         storage_pointer_written,
         storage_filled,
+        weights_scaled_through_arrays,
+        weights_trained_through_arrays,
+        weights_made_of_arrays,
+        pointer_kept_for_later_calls,
     )
 }
 

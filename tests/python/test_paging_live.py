@@ -208,7 +208,9 @@ def test_between_steps_every_access_works(
     for _ in range(3):
         expected.step(expected.x)
     assert _same(model.run(3).state(), expected.state())
-    assert model.session.counters()["departures"] == 0
+    # What NumPy shares makes it another step: the first call after that leaves its plan.
+    shared = any(not t.untyped_storage().resizable() for t in model.momenta())
+    assert (model.session.counters()["departures"] > 0) == shared
 
 
 def _flat(result: object) -> str:

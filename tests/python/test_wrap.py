@@ -906,7 +906,8 @@ def test_after_an_interrupt_while_it_waited_the_next_call_plans(
 
 def test_a_warning_of_the_planning_thread_names_the_callers_line() -> None:
     model = _Model(width=16, depth=2, rows=64)
-    step = poet.wrap(model.step, ram_budget=1000, paging=False, cache_dir=None, time_limit_s=2)
+    options: dict[str, Any] = {"paging": False, "online": False, "cache_dir": None}
+    step = poet.wrap(model.step, ram_budget=1000, time_limit_s=2, **options)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(4):
