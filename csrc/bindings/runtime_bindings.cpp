@@ -232,13 +232,15 @@ void bindRuntime(py::module_& m) {
       .def("leave_optimizer", &Session::leaveOptimizer, py::call_guard<py::gil_scoped_release>())
       .def(
           "touch",
-          [](Session& session, const py::handle& tensor, bool for_good, bool may_write) {
+          [](Session& session, const py::handle& tensor, bool for_good, bool may_write,
+             bool may_keep) {
             if (!THPVariable_Check(tensor.ptr())) return;
             const at::Tensor t = THPVariable_Unpack(tensor.ptr());
             const py::gil_scoped_release release;
-            session.touch(t, for_good, may_write);
+            session.touch(t, for_good, may_write, may_keep);
           },
-          py::arg("tensor"), py::arg("for_good"), py::arg("may_write") = false)
+          py::arg("tensor"), py::arg("for_good"), py::arg("may_write") = false,
+          py::arg("may_keep") = false)
       .def("wants_touches", &Session::wantsTouches)
       .def(
           "set_store",

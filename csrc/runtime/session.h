@@ -91,8 +91,10 @@ class POET_API Session final : public Listener,
   void leaveOptimizer();
   // A tensor's memory is about to be read behind PyTorch's back: brings it back and keeps it for
   // the rest of the step; for good, if the memory is handed out for good (a NumPy array shares it).
-  // `may_write`: whoever gets it may write it while the step runs.
-  void touch(const at::Tensor& t, bool for_good = false, bool may_write = false);
+  // `may_write`: whoever gets it may write it while the step runs. `may_keep`: and may keep a
+  // pointer to it for later. A parameter is neither written nor kept.
+  void touch(const at::Tensor& t, bool for_good = false, bool may_write = false,
+             bool may_keep = false);
   // Whether touch() has anything to do outside steps: a plan pages, or something is away.
   bool wantsTouches() const { return pages_ || has_away_; }
 

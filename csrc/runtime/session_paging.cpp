@@ -251,12 +251,12 @@ int64_t Session::bytesToBringBack(const c10::OperatorHandle& op, const torch::ji
   return bytes;
 }
 
-void Session::touch(const at::Tensor& t, bool for_good, bool may_write) {
+void Session::touch(const at::Tensor& t, bool for_good, bool may_write, bool may_keep) {
   if (!isManaged(t)) return;
   if (for_good)
     KeptStorages::addShared(StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
   if (mode_ == Mode::kIdle && !wantsTouches() && !is_policed_) return;
-  if (t.requires_grad() && t.is_leaf()) may_write = false;  // parameters are trusted
+  if (t.requires_grad() && t.is_leaf()) may_write = may_keep = false;  // parameters are trusted
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
@@ -274,8 +274,8 @@ void Session::touch(const at::Tensor& t, bool for_good, bool may_write) {
     bringBackFor(t);
     if (mode_ == Mode::kIdle) watchWhatIsAway();
   }
-  // A pointer, too, may be kept: whoever writes through it later must not find other memory there.
-  if (for_good || may_write) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
+  // Whoever writes through the pointer later must not find other memory there.
+  if (for_good || may_keep) executor_.noteHandedOut(StorageHold::reclaim_copy(storage));
 }
 
 }  // namespace poet

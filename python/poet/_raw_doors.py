@@ -39,6 +39,9 @@ _KEEPS_MEMORY = ("numpy", "__dlpack__", "apply_", "map_", "map2_")
 # Those that give a pointer to whoever may write there, for as long as the step runs.
 # torch.save, pickle and copy.deepcopy go through _typed_storage, and only read.
 _GIVES_POINTER = ("data_ptr", "mutable_data_ptr", "untyped_storage", "storage", "share_memory_")
+# Those after which the memory stays for good: who has the pointer may keep it. A storage is asked
+# for to tell tensors apart, mostly.
+_POINTERS = ("data_ptr", "const_data_ptr", "mutable_data_ptr")
 
 
 def _doors() -> list[tuple[object, str]]:
@@ -99,7 +102,8 @@ class _RawDoors:
             if name == "_typed_storage":
                 watched = self._reading(method)
             else:
-                watched = self._watched(method, name in _KEEPS_MEMORY, name in _GIVES_POINTER)
+                gives = name in _KEEPS_MEMORY, name in _GIVES_POINTER, name in _POINTERS
+                watched = self._watched(method, *gives)
             setattr(owner, name, watched)
 
     def _watch_functions(self) -> None:
@@ -125,29 +129,40 @@ class _RawDoors:
             elif name in vars(owner):
                 delattr(owner, name)
 
-    def touch(self, tensor: torch.Tensor, for_good: bool, may_write: bool = False) -> None:
+    def touch(
+        self,
+        tensor: torch.Tensor,
+        for_good: bool,
+        may_write: bool = False,
+        may_keep: bool = False,
+    ) -> None:
         """Brings the tensor's memory back, whichever session has it away.
 
         Args:
             tensor: whose memory is about to be handed out.
             for_good: it stays where it is from now on; it may be written too.
             may_write: whoever gets it may write it, while the step runs.
+            may_keep: and may keep the pointer, for later.
         """
         if self._inside.door:
             return
         for known in self._sessions:
             session = known()
             if session is not None:
-                session.touch(tensor, for_good, may_write)
+                session.touch(tensor, for_good, may_write, may_keep)
 
     def _watched(
-        self, method: Callable[..., Any], for_good: bool, may_write: bool = False
+        self,
+        method: Callable[..., Any],
+        for_good: bool,
+        may_write: bool = False,
+        may_keep: bool = False,
     ) -> Callable[..., Any]:
         @functools.wraps(method)
         def watched(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             for one in (tensor, *args):
                 if isinstance(one, torch.Tensor):
-                    self.touch(one, for_good, may_write)
+                    self.touch(one, for_good, may_write, may_keep)
             return method(tensor, *args, **kwargs)
 
         return watched
