@@ -90,9 +90,7 @@ StoragesInUse::Claim::~Claim() {
 
 void StoragesInUse::Claim::add(const std::vector<const c10::StorageImpl*>& storages) {
   const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-  storages_.insert(storages_.end(), storages.begin(), storages.end());
-  std::sort(storages_.begin(), storages_.end());
-  storages_.erase(std::unique(storages_.begin(), storages_.end()), storages_.end());
+  storages_.insert(storages.begin(), storages.end());
 }
 
 bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
@@ -100,9 +98,7 @@ bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
   const std::thread::id here = std::this_thread::get_id();
   const std::lock_guard<std::mutex> lock(Slots::get().mutex);
   for (const Claim* claim : Slots::get().claims) {
-    if (claim->thread_ != here &&
-        std::binary_search(claim->storages_.begin(), claim->storages_.end(), &storage))
-      return true;
+    if (claim->thread_ != here && claim->storages_.count(&storage) > 0) return true;
   }
   return std::any_of(Slots::get().all.begin(), Slots::get().all.end(), [&](const Slot* slot) {
     if (slot == own || !slot->busy.load(std::memory_order_seq_cst)) return false;

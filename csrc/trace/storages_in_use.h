@@ -6,6 +6,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/export.h"
@@ -52,7 +53,7 @@ class POET_API StoragesInUse {
    private:
     friend class StoragesInUse;
     std::thread::id thread_;
-    std::vector<const c10::StorageImpl*> storages_;  // sorted; those that died do no harm
+    std::unordered_set<const c10::StorageImpl*> storages_;  // those that died do no harm
   };
 
   // Whether an op or a step on a thread other than this one may be using it.
