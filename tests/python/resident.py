@@ -49,7 +49,8 @@ class Peaks:
     """The most that was resident between each `mark()` and the next, by the profiler's events.
 
     They know the size of what is freed only where they saw it come: so the block begins before
-    there is a model, and is one around all calls, for what leaves in a later call than it came in.
+    there is a model or a batch (paged out unseen and in again, it counts twice), and is one around
+    all calls, for what leaves in a later call than it came in.
     Nothing is asked of tensors meanwhile: that brings back what is away between calls.
     """
 

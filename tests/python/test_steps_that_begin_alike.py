@@ -73,20 +73,17 @@ def _check_random_tasks(slack: float, paging: bool) -> None:
     for one, other in zip(expected, parameters, strict=True):
         assert torch.equal(one, other)
     stats = step.stats
-    assert stats.plan_switches >= 4
     assert stats.steps_over_budget == 0
-    assert stats.departures <= 2
     in_plans = [peak for peak, known in zip(peaks.bytes, planned, strict=True) if known]
     assert len(in_plans) >= 12
-    assert max(in_plans) <= budget
+    assert max(in_plans) <= budget, (budget, peaks.bytes, planned)
+    if not paging:  # else a joined plan may not fit: such calls leave the plan and are policed
+        assert stats.plan_switches >= 4, stats
+        assert stats.departures <= 2, stats
 
 
-# At less with paging, a joined plan may not fit; then a warning says by how much.
-# The last one failed once beside another test, as in test_other_sizes.
-@pytest.mark.parametrize(
-    ("slack", "paging"),
-    [(0.1, False), (0.4, False), pytest.param(0.4, True, marks=pytest.mark.nightly)],
-)
+# Measured times have a say in the plans, and so in whether a joined one fits.
+@pytest.mark.parametrize(("slack", "paging"), [(0.1, False), (0.4, False), (0.4, True)])
 def test_random_tasks_stay_inside_the_budget(slack: float, paging: bool) -> None:
     in_a_process_of_its_own(_check_random_tasks, slack, paging)
 
