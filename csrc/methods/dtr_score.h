@@ -66,7 +66,10 @@ class DtrScores {
 
   // Seconds since it was last touched, on the policy's clock.
   double stalenessOf(int v, double clock_seconds) const {
-    return std::max(clock_seconds - touched_[at(v)], kLeastSeconds);
+    return stalenessSince(touched_[at(v)], clock_seconds);
+  }
+  static double stalenessSince(double touched_seconds, double clock_seconds) {
+    return std::max(clock_seconds - touched_seconds, kLeastSeconds);
   }
 
   double scoreOf(int v, int64_t bytes, double clock_seconds) {

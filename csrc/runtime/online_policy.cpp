@@ -19,9 +19,9 @@ int64_t generatorBytes() { return static_cast<int64_t>(sizeof(GeneratorState)); 
 // ------------------------------------------------------------------------------------------------
 // a step's ends
 
-void OnlinePolicy::setOptions(OnlineOptions options, std::function<bool()> open_store) {
+void OnlinePolicy::setOptions(OnlineOptions options, OnlineHelp help) {
   options_ = std::move(options);
-  open_store_ = std::move(open_store);
+  help_ = std::move(help);
 }
 
 void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverBudget over_budget,
@@ -55,6 +55,7 @@ void OnlinePolicy::end() {
   value_of_.clear();
   locked_.clear();
   fixed_.clear();
+  from_before_.reset();
   undo_.clear();
   running_ = kNoOp;
   replaying_ = 0;

@@ -45,6 +45,17 @@ struct OnlineOptions {
   DeviceProfile profile;  // how fast that is
 };
 
+// What the policy asks the session for, with the session's lock held.
+struct OnlineHelp {
+  // Whether there is a store, which is opened if need be.
+  std::function<bool()> open_store;
+  // Storages from before the step that the step may go on to show, the one touched last last.
+  std::function<std::vector<WeakStorage>()> from_before;
+  // Moves out what no op of the step has shown yet, for whoever touches it first. False where it
+  // may not leave, or the store failed.
+  std::function<bool(const StorageHold&)> put_away;
+};
+
 struct OnlineCounters {
   int64_t steps = 0;  // that had to make room
   int64_t evictions = 0;
@@ -72,6 +83,11 @@ struct OnlineCounters {
 //   keeps it, and no reference count tells of it. So the op stream is that of a step without
 //   pressure, and so is the recording.
 //
+// What lies in memory from before the step (an optimizer's state) and has not been shown by an op
+// yet is no value of the step, and no recipe needs it. It leaves with those of the values whose
+// score is as good, untouched for as long as the step has run, that which is touched last first;
+// and comes back as what is away between steps does: see OnlineHelp::put_away.
+//
 // Not thread-safe: the session serializes.
 class POET_API OnlinePolicy final : public Companion, public RoomMaker {
  public:
@@ -84,8 +100,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   OnlinePolicy(const OnlinePolicy&) = delete;
   OnlinePolicy& operator=(const OnlinePolicy&) = delete;
 
-  // For the steps to come. `open_store`: whether there is a store, which is opened if need be.
-  void setOptions(OnlineOptions options, std::function<bool()> open_store);
+  // For the steps to come.
+  void setOptions(OnlineOptions options, OnlineHelp help);
   bool isOn() const { return options_.budget_bytes > 0; }
   const OnlineOptions& options() const { return options_; }
   void setVerify(bool on) { verify_ = on; }
@@ -106,6 +122,9 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void restoreAll();
   // Hands over what could not be restored and has a copy.
   void handOver(AwayBetween& between);
+  // What the step has made and the program still has, in the order in which it was made: an
+  // optimizer's new state, say. Without what may not leave.
+  std::vector<WeakStorage> leftBehind() const;
   // Lets go of everything; what is away must have been restored, or handed over.
   void end();
   bool isActive() const { return recorder_ != nullptr; }
@@ -230,11 +249,13 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool recoverable(ValueId v);
   bool recoverable(ValueId v, uint32_t round);
   bool evictOne();
+  bool thrashes() const;
+  bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
   bool isForNativeCode(ValueId v) const;
   bool mayRun(const LiveRecipe& recipe) const;
-  double pageSeconds(ValueId v) const;
+  double pageSeconds(int64_t bytes, bool has_copy) const;
   bool evict(ValueId v, bool to_store);
   bool copyToStore(ValueId v);
   void materialize(ValueId v);
@@ -255,7 +276,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   Pager& pager_;
   HandedOut& handed_out_;
   OnlineOptions options_;
-  std::function<bool()> open_store_;
+  OnlineHelp help_;
   const Recorder* recorder_ = nullptr;
   RoomMaker* in_kernels_ = nullptr;
 
@@ -267,6 +288,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   const Recipes scored_{*this};
   std::optional<methods::DtrScores<Recipes>> scores_;
   std::vector<KnownStorage> fixed_;
+  std::optional<std::vector<WeakStorage>>
+      from_before_;  // what is left of them; asked for if need be
 
   OverBudget over_budget_ = OverBudget::kGoOn;
   StepUndo undo_;

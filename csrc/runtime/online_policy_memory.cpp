@@ -108,29 +108,59 @@ bool OnlinePolicy::recoverable(ValueId v, uint32_t round) {
 
 bool OnlinePolicy::paging() {
   if (!options_.paging || store_failed_ || !options_.profile.hasStore()) return false;
-  store_failed_ = !open_store_();
+  store_failed_ = !help_.open_store();
   return !store_failed_;
 }
 
-double OnlinePolicy::pageSeconds(ValueId v) const {
+double OnlinePolicy::pageSeconds(int64_t bytes, bool has_copy) const {
   const DeviceProfile& profile = options_.profile;
-  const double read = profile.pageInSeconds(at(v).bytes);
-  return hasCopy(v) ? read : read + profile.pageOutSeconds(at(v).bytes);
+  const double read = profile.pageInSeconds(bytes);
+  return has_copy ? read : read + profile.pageOutSeconds(bytes);
+}
+
+// Steps that went above the budget all the same have thrashed for nothing: later ones do so less.
+bool OnlinePolicy::thrashes() const {
+  const int64_t in_vain = verify_ ? 0 : std::min<int64_t>(counters_.steps_over_budget, 4);
+  const int64_t per_op = std::max<int64_t>(kMostReplaysPerOp >> in_vain, 2);
+  return replays_ > per_op * (static_cast<int64_t>(records_.size()) + 100);
+}
+
+// What is there from before the step and may leave at a score no greater than that: the one that is
+// touched last.
+bool OnlinePolicy::putAwayOne(double most_score) {
+  if (!from_before_) from_before_ = help_.from_before();
+  while (!from_before_->empty()) {
+    const StorageHold storage = from_before_->back().lock();
+    const auto bytes = storage ? static_cast<int64_t>(storage->nbytes()) : 0;
+    if (bytes >= kLeastBytes && value_of_.count(storage.get()) == 0) {
+      const double weight =
+          static_cast<double>(bytes) * methods::DtrScores<Recipes>::stalenessSince(0, clock_);
+      if (pageSeconds(bytes, false) / weight > most_score) return false;
+      const int64_t counted = AllocatorTap::liveBytes();
+      AllocatorTap::enroll(*storage);
+      base_bytes_ -= AllocatorTap::liveBytes() - counted;
+      from_before_->pop_back();
+      if (!help_.put_away(storage)) continue;
+      ++counters_.evictions;
+      ++counters_.page_outs;
+      return true;
+    }
+    from_before_->pop_back();
+  }
+  return false;
 }
 
 // The value with the least score, if any may leave.
 bool OnlinePolicy::evictOne() {
-  // Steps that went above the budget all the same have thrashed for nothing: later ones do so less.
-  const int64_t in_vain = verify_ ? 0 : std::min<int64_t>(counters_.steps_over_budget, 4);
-  const int64_t per_op = std::max<int64_t>(kMostReplaysPerOp >> in_vain, 2);
-  if (replays_ > per_op * (static_cast<int64_t>(records_.size()) + 100)) return false;
+  constexpr double kAnyScore = std::numeric_limits<double>::infinity();
+  const bool pages = paging();
+  if (thrashes()) return pages && putAwayOne(kAnyScore);
   struct Candidate {
     double score;
     ValueId value;
     bool to_store;
     bool operator<(const Candidate& other) const { return score > other.score; }  // least on top
   };
-  const bool pages = paging();
   std::vector<Candidate> heap;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     const LiveRecipe* recipe = recipeOf(v);
@@ -139,15 +169,16 @@ bool OnlinePolicy::evictOne() {
     if ((!again && !stores) || !mayLeave(v)) continue;
     const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
     if (again) heap.push_back({scores_->costOf(v.index) / weight, v, false});
-    if (stores) heap.push_back({pageSeconds(v) / weight, v, true});
+    if (stores) heap.push_back({pageSeconds(at(v).bytes, hasCopy(v)) / weight, v, true});
   }
   std::make_heap(heap.begin(), heap.end());
   for (; !heap.empty(); heap.pop_back()) {
     std::pop_heap(heap.begin(), heap.end());
     const Candidate& best = heap.back();
+    if (pages && putAwayOne(best.score)) return true;
     if (at(best.value).resident && evict(best.value, best.to_store)) return true;
   }
-  return false;
+  return pages && putAwayOne(kAnyScore);
 }
 
 bool OnlinePolicy::copyToStore(ValueId v) {
@@ -400,6 +431,17 @@ void OnlinePolicy::handOver(AwayBetween& between) {
     const StorageHold storage = at(v).ref.lock();
     if (storage && hasCopy(v)) between.add(storage, pager_.give(v));
   }
+}
+
+std::vector<WeakStorage> OnlinePolicy::leftBehind() const {
+  std::vector<WeakStorage> left;
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    const Entry& entry = at(v);
+    if (entry.bound && entry.alive && !entry.pinned && entry.bytes >= kLeastBytes &&
+        recorder_->value(v).evictable && !isForNativeCode(v))
+      left.push_back(entry.ref);
+  }
+  return left;
 }
 
 // ------------------------------------------------------------------------------------------------

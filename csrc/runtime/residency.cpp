@@ -11,13 +11,16 @@
 namespace poet {
 namespace {
 
+constexpr std::string_view kReleased =
+    "poet: this tensor's memory has been released for the moment, ";
 constexpr std::string_view kNames = " (poet's value ";
 
 // PyTorch shows it to whoever reads the memory of an evicted tensor without going through an
 // operator.
 std::string accessMessage(ValueId value) {
   return detail::message(
-      "poet: this tensor's memory has been released for the moment, to be recomputed or read back "
+      kReleased,
+      "to be recomputed or read back "
       "when a PyTorch operator next needs it, but something read it directly, or on a thread that "
       "poet does not hear. Call poet.keep(tensor) on it first, on the thread that runs the step: "
       "it brings the memory back and keeps it for as long as the tensor lives. tensor.detach(), "
@@ -27,6 +30,8 @@ std::string accessMessage(ValueId value) {
 }
 
 }  // namespace
+
+bool isRawReadError(const std::string& text) { return text.find(kReleased) != std::string::npos; }
 
 ValueId valueNamedIn(const std::string& text) {
   const size_t at = text.find(kNames);

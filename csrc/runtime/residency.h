@@ -19,6 +19,8 @@ namespace poet {
 // Size, strides and everybody's references stay; a raw read fails with a clear error from here on.
 // Only where AllocatorTap::mayRelease(). The error names the value.
 void releaseData(c10::StorageImpl& storage, ValueId value = kNoValue);
+// Whether this is the error of whoever reads released memory.
+bool isRawReadError(const std::string& text);
 // The value that an error of a raw read names in this text; kNoValue: none.
 ValueId valueNamedIn(const std::string& text);
 

@@ -163,6 +163,8 @@ void Session::closeStep() {
   timed_ = nullptr;
   tap_.reset();
   inputs_.clear();
+  running_.clear();
+  touched_.clear();
   unchecked_.clear();
   known_bytes_.reset();
   mode_ = Mode::kIdle;
@@ -186,6 +188,7 @@ StepReport Session::endStep(bool failed) {
       report.mode = StepReport::Mode::kFailed;
       if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
       endPolicy(failed, report);
+      if (!may_put_away_) between_.restoreAll();  // it would end the next call too
     } else {
       if (mode_ == Mode::kFollow) finishFollowed();
       endPolicy(failed, report);

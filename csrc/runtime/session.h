@@ -182,6 +182,9 @@ class POET_API Session final : public Listener,
   OverBudget overBudget() const;
   void beginPolicy(const std::vector<KnownStorage>& known);
   void departOnline();
+  std::vector<WeakStorage> fromBefore() const;
+  bool putAway(const StorageHold& storage);
+  void noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
               std::unique_lock<std::mutex>& lock);
   void endPolicy(bool failed, StepReport& report);
@@ -217,8 +220,13 @@ class POET_API Session final : public Listener,
   // While it is in, what is resident between the steps is known: the tap's bytes and these.
   std::optional<AllocatorTap::Guard> counting_;
   int64_t base_bytes_ = 0;
-  bool unrecorded_ = false;          // the running step
-  std::optional<Watch> watch_;       // while no step runs and something is away
+  bool unrecorded_ = false;  // the running step
+  // What the policy may move out before an op shows it, see fromBefore(), and what stays there.
+  std::vector<WeakStorage> left_behind_;
+  std::vector<const c10::StorageImpl*> running_;         // arguments of the op that begins to run
+  std::unordered_set<const c10::StorageImpl*> touched_;  // by raw readers, in the running step
+  bool may_put_away_ = true;                             // nobody has read such memory unannounced
+  std::optional<Watch> watch_;                           // while no step runs and something is away
   std::vector<WeakStorage> inputs_;  // of the running step, in the order in which they were given
   std::string store_directory_;
   int64_t told_failures_ = 0;

@@ -7,8 +7,10 @@
 namespace poet {
 
 void Session::onLend(const at::Tensor& t) {
+  const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   lent_.push_back(t.storage().getWeakStorageImpl());
+  if (recorder_) bringBackFor(t);
 }
 
 void Session::onLendingEnds(size_t tensors) {
@@ -18,9 +20,13 @@ void Session::onLendingEnds(size_t tensors) {
 
 bool Session::keepNamed(const std::string& error) {
   const ValueId v = valueNamedIn(error);
-  if (!v.valid()) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_recorded = recorder_ != nullptr && policy_.isActive();
+  if (!v.valid()) {  // it is no value of the step yet
+    const bool put_away = is_recorded && !between_.empty() && isRawReadError(error);
+    if (put_away) may_put_away_ = false;
+    return put_away;
+  }
   if (!is_recorded && mode_ != Mode::kFollow) return false;
   const StorageHold storage = is_recorded ? policy_.awayStorage(v) : executor_.awayStorage(v);
   if (!storage) return false;

@@ -1,6 +1,9 @@
 // Steps that follow no plan, kept inside the budget: see Note [The online policy].
+#include <algorithm>
+
 #include "graph/error.h"
 #include "runtime/session.h"
+#include "runtime/verify.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -11,7 +14,9 @@ void Session::setBudget(OnlineOptions options, Strictness strictness) {
   strictness_ = strictness;
   is_policed_ = options.budget_bytes > 0;
   if (!is_policed_) counting_.reset();
-  policy_.setOptions(std::move(options), [this] { return hasStoreOrOpens(); });
+  policy_.setOptions(std::move(options),
+                     {[this] { return hasStoreOrOpens(); }, [this] { return fromBefore(); },
+                      [this](const StorageHold& storage) { return putAway(storage); }});
 }
 
 void Session::setCollectives(bool on) {
@@ -101,19 +106,64 @@ void Session::departOnline() {
   recorder_->accompany(&policy_);
 }
 
+// What the step may move out before it shows it: what its variants know from before a step, in the
+// order in which they show it, and what the last step that was recorded has made and left, which is
+// shown at the end if it is an optimizer's state.
+std::vector<WeakStorage> Session::fromBefore() const {
+  std::vector<std::pair<OpId, WeakStorage>> known;
+  for (const auto& [id, variant] : variants_.all()) {
+    for (const OutsideValue& outside : variant.outside) {
+      const Recording& recording = *variant.recording;
+      if (outside.input_position >= 0 || outside.is_gradient ||
+          !recording.graph->value(outside.value).evictable)
+        continue;
+      known.emplace_back(recording.first_shown[static_cast<size_t>(outside.value.index)],
+                         outside.storage);
+    }
+  }
+  std::stable_sort(known.begin(), known.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<WeakStorage> all;
+  for (auto& [shown, storage] : known) all.push_back(std::move(storage));
+  all.insert(all.end(), left_behind_.begin(), left_behind_.end());
+  return all;
+}
+
+// What is used right now stays: by the op, by native code that was given it or a pointer,
+// elsewhere.
+bool Session::putAway(const StorageHold& storage) {
+  c10::StorageImpl* const it = storage.get();
+  const auto is_it = [it](const WeakStorage& one) { return one._unsafe_get_target() == it; };
+  const bool stays = std::any_of(lent_.begin(), lent_.end(), is_it) ||
+                     std::any_of(inputs_.begin(), inputs_.end(), is_it) ||
+                     std::find(running_.begin(), running_.end(), it) != running_.end() ||
+                     touched_.count(it) > 0 || executor_.isHandedOut(it);
+  if (stays || !may_put_away_ || it->_mutable_data_ptr_no_checks().get() == nullptr ||
+      !AllocatorTap::mayReleaseNow(*it))
+    return false;
+  const PageCopy copy =
+      executor_.pager().store(*storage, verify_ ? Verifier::contentHash(*storage) : 0);
+  if (!copy.valid()) return false;
+  releaseData(*storage);
+  between_.add(storage, copy);
+  return true;
+}
+
+// Until they are values of the step: what comes back for one must not move out another.
+void Session::noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  running_.clear();
+  const size_t count = op.schema().arguments().size();
+  forEachTensor(stack.data() + (stack.size() - count), count, [&](const at::Tensor& t, int, int) {
+    if (isManaged(t)) running_.push_back(t.storage().unsafeGetStorageImpl());
+    return true;
+  });
+}
+
 void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
+  noteRunning(op, *stack);
+  if (policy_.isActive() && Listener::areSeveral()) claim_->add(running_);
   bringBackFor(op, *stack);
-  if (policy_.isActive() && Listener::areSeveral()) {
-    std::vector<const c10::StorageImpl*> shown;
-    const size_t count = op.schema().arguments().size();
-    forEachTensor(stack->data() + (stack->size() - count), count,
-                  [&](const at::Tensor& t, int, int) {
-                    if (isManaged(t)) shown.push_back(t.storage().unsafeGetStorageImpl());
-                    return true;
-                  });
-    claim_->add(shown);
-  }
   recorder_->setLent(lent_);
   recorder_->setKept(&kept_);
   recorder_->run(op, below, stack, &lock);
@@ -127,6 +177,7 @@ void Session::makeRoom(int64_t bytes) {
 void Session::endPolicy(bool failed, StepReport& report) {
   if (!policy_.isActive()) return;
   policy_.restoreAll();
+  left_behind_ = policy_.leftBehind();
   if (failed && !policy_.budgetError().empty()) {
     report.budget_error = policy_.budgetError();
     policy_.undo();

@@ -233,7 +233,10 @@ void Session::onForeignOp(const c10::OperatorHandle& op, torch::jit::Stack* stac
       return true;
     });
   }
-  if (policy_.isActive()) policy_.touch(args, count);
+  if (policy_.isActive()) {
+    noteRunning(op, *stack);
+    policy_.touch(args, count);
+  }
   bringBackFor(op, *stack);
   if (mode_ == Mode::kIdle) watchWhatIsAway();
 }
@@ -260,6 +263,7 @@ void Session::touch(const at::Tensor& t, bool for_good, bool may_write, bool may
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  if (mode_ != Mode::kIdle) touched_.insert(storage);
   // What was made from it cannot be made again: the policy makes room for what comes back.
   if (mode_ == Mode::kFollow && for_good && policy_.isOn() && executor_.countsOn(storage) &&
       std::this_thread::get_id() == thread_)

@@ -10,6 +10,7 @@ import compatibility_zoo
 import pytest
 import torch
 import zoo
+from own_process import in_a_process_of_its_own
 from random_plans import STORE_DEVICE
 from resident import Peaks, resident_bytes
 from torch import nn
@@ -242,6 +243,53 @@ def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() ->
     for args in calls:
         plain(*args())
     assert differences(dict(plain_net.state_dict()), dict(net.state_dict())) == []
+
+
+def _check_state_of_an_optimizer() -> None:
+    """AdamW's state, twice the parameters, lies idle until the step's end; no call has a plan."""
+    torch.set_num_threads(1)
+
+    def build() -> tuple[Callable[[torch.Tensor], float], nn.Module]:
+        torch.manual_seed(0)
+        net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(512, 512), nn.Tanh())])
+        optimizer = torch.optim.AdamW(net.parameters())
+
+        def step(x: torch.Tensor) -> float:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return step, net
+
+    def batches() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(3)
+        rows = [256, *range(1100, 1600, 100)]
+        return [torch.randn(n, 512, generator=generator) for n in rows]
+
+    plain, wanted = build()
+    losses = [plain(x) for x in batches()]
+    of_parameters = sum(p.nbytes for p in wanted.parameters())
+    with Peaks() as peaks, warnings.catch_warnings():
+        warnings.simplefilter("error", poet.BudgetWarning)
+        xs = batches()
+        own, net = build()
+        budget = resident_bytes() + int(3.5 * of_parameters)
+        step = poet.wrap(own, ram_budget=budget, background=False, cache_dir=None, time_limit_s=1)
+        got = []
+        for x in xs:
+            peaks.mark()
+            got.append(step(x))
+    assert got == losses
+    assert differences(dict(wanted.state_dict()), dict(net.state_dict())) == []
+    assert max(peaks.bytes) <= budget, [p - budget for p in peaks.bytes]
+    assert step.stats.followed_steps == step.stats.steps_over_budget == 0
+    assert step.stats.online_page_outs > 0
+
+
+def test_the_state_of_an_optimizer_leaves_until_it_is_shown() -> None:
+    in_a_process_of_its_own(_check_state_of_an_optimizer)
 
 
 def test_a_share_holds_from_the_second_call_on() -> None:

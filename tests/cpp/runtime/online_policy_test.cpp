@@ -231,6 +231,162 @@ TEST_F(OnlinePolicyTest, PagingMovesWhatCannotBeComputedAgain) {
 }
 
 // ------------------------------------------------------------------------------------------------
+// what is there from before the step
+
+// A step that shows `state_` at its end only; calls after the first know of it.
+class FromBefore : public OnlinePolicyTest {
+ protected:
+  FromBefore()
+      : state_(at::ones({64, 64})),
+        other_(at::ones({64, 64})),
+        wanted_(state_.clone()),
+        live_(TorchStep{[this](int, Session*) {
+                          if (begin_) begin_();
+                          const at::Tensor y = x_.mul(w_).tanh();
+                          if (hook_) hook_();
+                          return state_.add_(y.sum());
+                        },
+                        {},
+                        [this] {
+                          std::vector<KnownStorage> known;
+                          for (const at::Tensor& t : {x_, w_, state_, other_})
+                            known.push_back({t.storage().getWeakStorageImpl(),
+                                             static_cast<int64_t>(t.storage().nbytes())});
+                          return known;
+                        }},
+              /*verify=*/true) {
+    OnlineOptions options;
+    options.budget_bytes = 1;
+    options.paging = true;
+    options.profile = hostProfile();
+    options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
+    live_.session().setStore(folder_.path());
+    live_.session().setBudget(options, Strictness::kNever);
+  }
+
+  // A call in which `hook` runs once the state has had reason to leave.
+  void run(const std::function<void()>& hook = {}) {
+    hook_ = hook;
+    ++calls_;
+    live_.run();
+  }
+  void expectBits() {
+    for (int call = 0; call < calls_; ++call) wanted_.add_(x_.mul(w_).tanh().sum());
+    EXPECT_TRUE(sameBits(state_, wanted_));
+  }
+
+  const TemporaryFolder folder_;
+  at::Tensor state_, other_, wanted_;
+  std::function<void()> begin_, hook_;
+  int calls_ = 0;
+  LiveStep live_;
+};
+
+TEST_F(FromBefore, LeavesUntilAnOpShowsIt) {
+  bool first = true, second = false;
+  run([&] { first = isAway(state_); });
+  run([&] { second = isAway(state_); });
+  EXPECT_FALSE(first) << "no call had shown it before";
+  EXPECT_TRUE(second);
+  expectBits();
+}
+
+TEST_F(FromBefore, StaysWhereARawReaderWasGivenItInThisCall) {
+  run();
+  bool away = true;
+  run([&] {
+    live_.session().touch(state_);
+    x_.mul(w_);
+    away = isAway(state_);
+  });
+  EXPECT_FALSE(away);
+  expectBits();
+}
+
+TEST_F(FromBefore, StaysWhereItIsLent) {
+  run();
+  bool away = true;
+  run([&] {
+    live_.session().onLend(state_);
+    x_.mul(w_);
+    away = isAway(state_);
+    live_.session().onLendingEnds(1);
+  });
+  EXPECT_FALSE(away);
+  expectBits();
+}
+
+TEST_F(FromBefore, WhatComesBackForAnOpMovesOutNoOtherOfItsArguments) {
+  at::Tensor difference;
+  begin_ = [&] { difference = other_.sub(state_); };
+  run();
+  live_.session().pause({});
+  EXPECT_FLOAT_EQ(other_.sum().item<float>(), 64 * 64);  // it is back
+  EXPECT_TRUE(isAway(state_));
+  run();
+  wanted_.add_(x_.mul(w_).tanh().sum());
+  EXPECT_TRUE(sameBits(difference, other_.sub(wanted_)));
+}
+
+TEST_F(FromBefore, AnotherThreadReadsIt) {
+  run();
+  at::Tensor sum;
+  run([&] {
+    EXPECT_TRUE(isAway(state_));
+    const at::ThreadLocalState heard;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard guard(heard);
+      sum = state_.sum();
+    }).join();
+  });
+  EXPECT_EQ(sum.item<float>(), wanted_.add(x_.mul(w_).tanh().sum()).sum().item<float>());
+  expectBits();
+}
+
+TEST_F(FromBefore, NothingLeavesAnyMoreOnceItWasReadUnannounced) {
+  run();
+  EXPECT_THROW(run([&] {
+                 try {
+                   state_.data_ptr();
+                 } catch (const c10::Error& error) {
+                   EXPECT_TRUE(live_.session().keepNamed(error.what()));
+                   throw;
+                 }
+               }),
+               c10::Error);
+  --calls_;
+  bool away = true;
+  run([&] { away = isAway(state_); });
+  EXPECT_FALSE(away);
+  expectBits();
+}
+
+// What an earlier call has made and left: an optimizer's state of the first.
+TEST_F(OnlinePolicyTest, WhatACallHasLeftLeavesInTheNext) {
+  const TemporaryFolder folder;
+  at::Tensor state;
+  bool away = false;
+  LiveStep live(
+      [&] {
+        const at::Tensor y = x_.mul(w_).tanh();
+        if (state.defined()) away = isAway(state);
+        state = state.defined() ? state.add_(1) : y.exp();
+      },
+      /*verify=*/true);
+  OnlineOptions options;
+  options.budget_bytes = 1;
+  options.paging = true;
+  options.profile = hostProfile();
+  options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
+  live.session().setStore(folder.path());
+  live.session().setBudget(options, Strictness::kNever);
+  live.run();
+  live.run();
+  EXPECT_TRUE(away);
+  EXPECT_TRUE(sameBits(state, x_.mul(w_).tanh().exp().add(1)));
+}
+
+// ------------------------------------------------------------------------------------------------
 // budgets that cannot be met
 
 TEST_F(OnlinePolicyTest, AStepThatCannotFitLeavesNoTrace) {
