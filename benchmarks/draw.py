@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from _curves import COLOURS, MIB, NAMES, draw_curves, finish
 from _data import FIGURES, load, measured
+from _planner_figures import cost_over_budget, gap_over_time, time_over_size
 
 
 def main() -> None:
@@ -24,6 +25,11 @@ def main() -> None:
     if transformers := [name for name in ("gpt2", "bert") if measured(f"comparison_{name}")]:
         records = [load(f"comparison_{name}") for name in transformers]
         _save(beside_checkpoint(records), "transformers_peak_and_time")
+    if measured("planner_course"):
+        course = load("planner_course")
+        _save(gap_over_time(course["search"]), "planner_gap")
+        _save(cost_over_budget(course["budgets"]), "planner_budgets")
+        _save(time_over_size(course["search"]), "planner_sizes")
 
 
 def _save(figure: Any, name: str) -> None:

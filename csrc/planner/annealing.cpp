@@ -33,7 +33,7 @@ class Annealing {
         options_(options),
         deadline_(options.time_limit_seconds),
         random_(options.seed * 0x9e3779b97f4a7c15ULL + 1),
-        unit_(std::min(1.0, kStagesOfUnit / problem.numStages())),
+        unit_(options.temperature_scale * std::min(1.0, kStagesOfUnit / problem.numStages())),
         state_(problem, start, options.budget_bytes) {
     result_.closest = state_.plan();
     result_.closest_peak_bytes = state_.peakBytes();
@@ -80,10 +80,11 @@ class Annealing {
   double energy() const {
     const double scale = problem_.plain_seconds > 0 ? kPercent / problem_.plain_seconds : 1;
     double value = state_.cost() * scale;
-    value += price_ * kPercent * state_.excessBytes() /
+    const double price = options_.temperature_scale * price_;
+    value += price * kPercent * state_.excessBytes() /
              static_cast<double>(problem_.bytesForStep(options_.budget_bytes));
     if (options_.replay_seconds_limit) {
-      value += price_ * scale * std::max(0.0, state_.seconds() - *options_.replay_seconds_limit);
+      value += price * scale * std::max(0.0, state_.seconds() - *options_.replay_seconds_limit);
     }
     return value;
   }

@@ -26,6 +26,7 @@ struct AnnealingOptions {
   // First temperature, in percent of the plain step's seconds; of long steps of the seconds of
   // 1,000 average ops.
   double hottest = 3;
+  double temperature_scale = 1;   // of all temperatures: less where all plans cost next to nothing
   double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
   bool pages = true;  // moves may page

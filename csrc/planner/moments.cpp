@@ -28,7 +28,7 @@ constexpr double kProofGap = 1e-4;
 // Rounds that add less than this share of what lies between bound and best plan, in a row.
 constexpr double kLeastProgress = 0.01;
 constexpr int kMostIdleRounds = 2;
-constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the best plan
+constexpr double kCloseEnough = 5e-7;  // of the plain step's seconds, to the best plan
 // Relaxations that plans are rounded from: later ones have more cuts to find than plans to give.
 constexpr int kMostPlans = 6;
 

@@ -33,6 +33,8 @@ constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of t
 constexpr int64_t kBurst = 1000000;
 constexpr int64_t kMovesPerStage = 2000;  // small steps are searched through in no time
 constexpr double kHot = 3, kCold = 0.15;
+constexpr double kUsualCost = 0.03;  // of the plain step's; what costs less is walked colder
+constexpr double kLeastScale = 1e-6;
 // The race: all starts for this share of it, then the best few.
 constexpr double kRaceShare = 0.2;  // of the time limit
 constexpr double kHeatShare = 0.5;
@@ -61,8 +63,12 @@ constexpr double kWholeProgramShare = 0.6;
 constexpr double kWholeProgramGap = 1e-4;
 constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
-constexpr double kCloseEnough = 2e-5;  // of the plain step's seconds, to the bound
-constexpr double kLeastGain = 1e-5;    // likewise; less is no progress
+constexpr double kCloseEnough =
+    5e-7;  // of the plain step's seconds, to the bound: half of kOptimalGap
+constexpr double kLeastGain = 5e-7;  // likewise; less is no progress
+// What is close to the bound in terms of the whole step may be far from it in terms of what the
+// plan costs.
+constexpr double kEnoughOfCost = 0.1;
 constexpr double kPatienceSeconds = 5;
 constexpr double kPatiencePerStage = 0.005;  // small steps are searched through in no time
 constexpr double kPatienceShare = 0.5;       // of the time spent so far
@@ -150,7 +156,8 @@ class PlanSearch::Turns {
 
   bool isEnough() const {
     const double value = problem_.plain_seconds + outcome_.best_cost;
-    return outcome_.best_cost - outcome_.bound_cost <= limits_.enough_gap * value;
+    return outcome_.best_cost - outcome_.bound_cost <=
+           std::min(limits_.enough_gap * value, kEnoughOfCost * outcome_.best_cost);
   }
 
   double replayCost(double share) const { return share * std::max(problem_.plain_seconds, 1e-12); }
@@ -284,6 +291,7 @@ class PlanSearch::Turns {
                      .replay_seconds_limit = goal_.replay_seconds_limit,
                      .most_moves = most,
                      .hottest = kRaceHottest,
+                     .temperature_scale = temperatureScale(),
                      .time_limit_seconds = std::min(share * seconds, deadline_.left()),
                      .seed = ++seed_});
     };
@@ -334,6 +342,13 @@ class PlanSearch::Turns {
   }
   int64_t burst() const { return std::min(kBurst, kMovesPerStage * problem_.numStages()); }
 
+  // Temperatures are for plans that cost a few percent of the step. Where paging is almost free
+  // they cost a hundredth of that, and at the temperatures of the others a walk forgets everything.
+  double temperatureScale() const {
+    if (goal_.least_peak || !outcome_.best) return 1;
+    return std::clamp(outcome_.best_cost / replayCost(kUsualCost), kLeastScale, 1.0);
+  }
+
   void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
 
   // Page-ins double the moves, and a good mix is often a good plan of recomputes with a few of
@@ -352,6 +367,7 @@ class PlanSearch::Turns {
                                            .replay_seconds_limit = goal_.replay_seconds_limit,
                                            .most_moves = moves,
                                            .hottest = hottest,
+                                           .temperature_scale = temperatureScale(),
                                            .time_limit_seconds = deadline_.left(),
                                            .seed = ++seed_,
                                            .pages = pages});

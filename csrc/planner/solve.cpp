@@ -31,7 +31,7 @@ constexpr double kShareWithoutPlan = 0.4;
 // Likewise; then more optimizer state stays in the store between steps.
 constexpr double kShareBeforeMoreIsAway = 0.3;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
-constexpr double kShareBeforeProof = 0.45, kShareBeforeBound = 0.65;
+constexpr double kShareBeforeProof = 0.2, kShareBeforeBound = 0.65;
 // Of short steps, whose whole program branch and cut can search: at most. Once it is so close to
 // the bound over its candidates, relative to the value, the bound over every schedule is next.
 constexpr double kShareOfShortSteps = 0.85;
@@ -253,6 +253,7 @@ class SolveRun {
     }
     if (best_.any() && boundable_) {
       boundAllSchedules();
+      const bool was_provable = provable_;
       boundable_ = provable_ = false;  // the search has the rest
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
@@ -261,6 +262,8 @@ class SolveRun {
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
+        // A better plan leaves fewer columns free.
+        if (was_provable && !best_.isOptimal()) proveOverAll();
       }
     }
     best_.setBound(plain_.makespan_seconds, "all");
@@ -296,13 +299,18 @@ class SolveRun {
 
   // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
   void boundAllSchedules() {
-    const auto bestCost = [&] {
-      return best_.best().objectiveValue() / scale() - plain_.makespan_seconds;
-    };
     takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
                              options_.ram_budget_bytes, bestCost(),
                              exactOptions(provable_ ? kShareAtMoments : 1)));
-    if (!provable_ || best_.gap() <= kOptimalGap || deadline_.over()) return;
+    if (provable_ && best_.gap() > kOptimalGap) proveOverAll();
+  }
+
+  double bestCost() const {
+    return best_.best().objectiveValue() / scale() - plain_.makespan_seconds;
+  }
+
+  void proveOverAll() {
+    if (deadline_.over()) return;
     const Problem priced = problemToBound(problem_options_.small_bytes);
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions(1));
