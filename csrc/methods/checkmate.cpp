@@ -78,7 +78,9 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
         problem,
         {.budget_bytes = static_cast<int64_t>(
              share * static_cast<double>(std::min(options.ram_budget_bytes, plain))),
-         .replay_seconds_limit = FinishedPlan(problem, options, "checkmate").replaySecondsLimit()});
+         .replay_seconds_limit = FinishedPlan(problem, options, "checkmate").replaySecondsLimit(),
+         .deadline = &choice.deadline()});
+    if (!program.complete()) break;
     const planner::LpResult lp = planner::makeLpSolver(program.model(), options.solver)
                                      ->solve(std::max(choice.deadline().left(), 0.05));
     impossible = impossible || (share == 1.0 && lp.status == planner::SolverStatus::kInfeasible);
@@ -90,6 +92,7 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
   if (choice.any()) {
     Schedule schedule = choice.finish("");
     schedule.message = "a rounded solution of the linear relaxation";
+    if (schedule.hasPlan()) schedule.start = "rounded relaxation";
     return schedule;
   }
   if (impossible) {
