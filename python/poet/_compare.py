@@ -49,7 +49,7 @@ COLUMNS = {
     "recomputed": "ops that run again",
     "paged in": "values that come back from the store",
     "plan": "size of the schedule's compact form",
-    "fragmentation": "what holes add to the most bytes in memory, where blocks are placed first fit",
+    "fragmentation": "what holes add to the most bytes in memory, where blocks lie first fit",
     "start": "part of poet's planner that found the plan, or phase of a method that has several",
     "search": "seconds that planning took",
     "least": "least budget of the method, where it has no plan",
