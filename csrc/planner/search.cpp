@@ -235,16 +235,15 @@ class PlanSearch::Turns {
         starts_.push_back(*plan);
         mendGreedy(*plan, budget, exponent);
       }
-      any = forecastStarts(budget) || any;
+      if (budget == goal_.budget_bytes) forecastStarts(budget);
       if (any) return;
     }
   }
 
   // Chains whose memory is short have the fewest replays from here. In the race only where they
   // beat the other starts: it has little time for each.
-  bool forecastStarts(int64_t budget) {
+  void forecastStarts(int64_t budget) {
     std::vector<CostedPlan> found = forecastPlans(budget);
-    const bool any = !found.empty();
     double least = std::numeric_limits<double>::infinity();  // of the other starts
     for (const ReplayPlan& start : starts_)
       least = std::min(least, makeTimeline(problem_, start).replay_cost);
@@ -255,7 +254,6 @@ class PlanSearch::Turns {
       keepAsCandidate(each.plan);
       starts_.push_back(each.plan);
     }
-    return any;
   }
 
   struct CostedPlan {
