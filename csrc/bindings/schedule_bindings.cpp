@@ -8,6 +8,7 @@
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
+#include "methods/placement.h"
 #include "schedule/energy_budget.h"
 #include "schedule/other_sizes.h"
 #include "schedule/rewritten_graph.h"
@@ -66,6 +67,7 @@ py::tuple actionsOf(const Schedule& schedule) {
 // What makes two schedules equal: everything but how the search went.
 std::string identity(Schedule schedule) {
   schedule.history.clear();
+  schedule.start.clear();
   return schedule.toJson();
 }
 
@@ -121,7 +123,12 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly(
           "least_energy_joules", [](const Schedule& s) { return s.least_energy_joules; },
           "Of the best schedule found, where none keeps the energy budget.")
-      .def_property_readonly("message", [](const Schedule& s) { return s.message; });
+      .def_property_readonly("message", [](const Schedule& s) { return s.message; })
+      .def_property_readonly(
+          "start", [](const Schedule& s) { return s.start; },
+          "Which part of the planner the plan came from, such as \"greedy\" or \"window\"; with "
+          "\"; starts: \" and the methods of the schedules that starts= gave, where it gave any. "
+          "Of other methods: the phase, where there are several. Empty without a plan.");
 }
 
 void bindCounts(py::class_<Schedule, SchedulePtr>& cls) {
@@ -223,6 +230,14 @@ RewrittenPtr rewrite(const py::object& self, const py::object& graph) {
   return std::make_shared<RewrittenGraph>(schedule->rewrittenGraph(*held));
 }
 
+double fragmentationOf(const py::object& self, const py::object& graph) {
+  const py::object found = graphFor(self, graph, "graph");
+  const auto schedule = self.cast<SchedulePtr>();
+  const auto held = found.cast<std::shared_ptr<Graph>>();
+  const py::gil_scoped_release release;
+  return placeInArena(*held, *schedule).fragmentation();
+}
+
 void bindStorage(py::class_<Schedule, SchedulePtr>& cls) {
   cls.def("to_json",
           [](const Schedule& s) {
@@ -302,7 +317,12 @@ void bindFrozen(py::class_<Schedule, SchedulePtr>& cls) {
       .def("graph", &rewrite, py::arg("graph") = py::none(),
            "The rewritten DAG: what runs in which order, with recomputed copies and transfers. A "
            "loaded schedule needs the graph that it was made for. Raises poet.ScheduleError if it "
-           "cannot be carried out, or has no plan.");
+           "cannot be carried out, or has no plan.")
+      .def("fragmentation", &fragmentationOf, py::arg("graph") = py::none(),
+           "Of the most bytes that are in memory at once, what holes add where every block takes "
+           "the lowest place that is large enough, in running order, and nothing moves: 0.1 means "
+           "an arena a tenth larger. Without a plan: of the plain step. A loaded schedule needs "
+           "the graph that it was made for.");
 }
 
 void bindForPeople(py::class_<Schedule, SchedulePtr>& cls) {

@@ -14,6 +14,8 @@
 // Bound: poet_paper.h's for the program; none for a rounded plan, and Schedule::message says that
 // it is one. Weakness: O(T^2) columns: beyond kMostRelaxedColumns not even the relaxation is built,
 // and the status is "time_limit".
+#include <algorithm>
+
 #include "graph/error.h"
 #include "methods/dense_program.h"
 #include "methods/every_method.h"
@@ -30,7 +32,8 @@ using planner::Problem;
 
 constexpr int64_t kMostProgramColumns = 60'000;
 constexpr int64_t kMostRelaxedColumns = 1'000'000;
-constexpr double kProgramShare = 0.5;  // of the time limit
+constexpr double kProgramShare = 0.5;   // of the time limit
+constexpr double kLeastSeconds = 0.05;  // of the relaxation
 
 // S kept where the relaxation keeps at least `threshold` of it; R the least that serves it.
 planner::ReplayPlan roundAt(const Problem& problem, const DenseProgram& program,
@@ -78,7 +81,9 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
         problem,
         {.budget_bytes = static_cast<int64_t>(
              share * static_cast<double>(std::min(options.ram_budget_bytes, plain))),
-         .replay_seconds_limit = FinishedPlan(problem, options, "checkmate").replaySecondsLimit()});
+         .replay_seconds_limit = FinishedPlan(problem, options, "checkmate").replaySecondsLimit(),
+         .deadline = &choice.deadline()});
+    if (!program.complete()) break;
     const planner::LpResult lp = planner::makeLpSolver(program.model(), options.solver)
                                      ->solve(std::max(choice.deadline().left(), 0.05));
     impossible = impossible || (share == 1.0 && lp.status == planner::SolverStatus::kInfeasible);
@@ -90,6 +95,7 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
   if (choice.any()) {
     Schedule schedule = choice.finish("");
     schedule.message = "a rounded solution of the linear relaxation";
+    if (schedule.hasPlan()) schedule.start = "rounded relaxation";
     return schedule;
   }
   if (impossible) {
@@ -106,6 +112,7 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
 
 Schedule planCheckmate(const Graph& graph, const DeviceProfile& profile,
                        const SolveOptions& options) {
+  const planner::Deadline deadline(options.time_limit_seconds);
   SolveOptions own = options;
   own.paging = false;
   const RecipeTable table(graph);
@@ -117,9 +124,10 @@ Schedule planCheckmate(const Graph& graph, const DeviceProfile& profile,
     schedule.method = "checkmate";
     if (schedule.status != Status::kTimeLimit) return schedule;
   }
-  own.time_limit_seconds =
-      options.time_limit_seconds * (columns <= kMostProgramColumns ? 1 - kProgramShare : 1);
-  return planByRounding(graph, profile, own);
+  own.time_limit_seconds = std::max(deadline.left(), kLeastSeconds);
+  Schedule schedule = planByRounding(graph, profile, own);
+  schedule.solve_seconds = deadline.elapsed();
+  return schedule;
 }
 
 }  // namespace poet::methods

@@ -29,13 +29,18 @@ bool contains(const std::vector<int>& sorted, int x) {
 DenseProgram::DenseProgram(const Problem& problem, const DenseOptions& options)
     : problem_(problem), options_(options) {
   addGenerators();
-  for (int t = 0; t < problem_.numStages(); ++t) addStage(t);
   for (int t = 0; t < problem_.numStages(); ++t) {
+    if (isOver()) return;
+    addStage(t);
+  }
+  for (int t = 0; t < problem_.numStages(); ++t) {
+    if (isOver()) return;
     addPresence(t);
     addStore(t);
     addMemory(t);
   }
   addDeadline();
+  complete_ = true;
 }
 
 int64_t DenseProgram::estimateColumns(const Problem& problem) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "planner/clock.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
 #include "planner/sparse_model.h"
@@ -15,6 +16,8 @@ namespace poet::methods {
 struct DenseOptions {
   int64_t budget_bytes = 0;                    // > 0
   std::optional<double> replay_seconds_limit;  // of replays and transfers
+  // Building stops when it is over: millions of rows take longer than a short search may.
+  const planner::Deadline* deadline = nullptr;
 };
 
 // The problem must outlive the program, and nothing of it may start away.
@@ -25,6 +28,8 @@ class DenseProgram {
   // How many columns there would be, about.
   static int64_t estimateColumns(const planner::Problem& problem);
 
+  // False where the deadline ended it: then there is nothing to solve.
+  bool complete() const { return complete_; }
   const planner::SparseModel& model() const { return model_; }
   planner::ReplayPlan planOf(std::span<const double> x) const;
   // S^RAM of value v in stage t, in [0, 1]; 0 where it cannot be kept.
@@ -58,6 +63,7 @@ class DenseProgram {
   void addCopies(int t, int replay, Terms& balance);
   void addGeneratorBytes(int t, bool at_execution, Terms& terms) const;
   void addDeadline();
+  bool isOver() const { return options_.deadline != nullptr && options_.deadline->over(); }
   double share(int64_t bytes) const {
     return static_cast<double>(bytes) / static_cast<double>(options_.budget_bytes);
   }
@@ -67,6 +73,7 @@ class DenseProgram {
   const planner::Problem& problem_;
   const DenseOptions options_;
   planner::SparseModel model_;
+  bool complete_ = false;
   std::vector<DenseStage> stages_;
   std::vector<int> generator_;  // by stage: its generator's state is kept; -1: it draws nothing
 };

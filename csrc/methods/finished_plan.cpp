@@ -33,11 +33,12 @@ Schedule FinishedPlan::without(Status status, const std::string& message,
   return schedule;
 }
 
-Schedule FinishedPlan::with(planner::ReplayPlan plan, double bound_cost,
-                            double solve_seconds) const {
+Schedule FinishedPlan::with(planner::ReplayPlan plan, double bound_cost, double solve_seconds,
+                            const std::string& start) const {
   Schedule schedule = planner::emptySchedule(problem_.graph(), options_);
   schedule.method = method_;
   schedule.status = Status::kFeasible;
+  schedule.start = start;
   schedule.solve_seconds = solve_seconds;
   planner::dropUselessReplays(problem_, plan);
   planner::writeActions(problem_, plan, schedule);

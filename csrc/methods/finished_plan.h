@@ -23,7 +23,9 @@ class FinishedPlan {
   // `bound_cost`: no plan of the method's class costs less, in seconds of plain computation
   // (Replay::cost), -infinity where nothing is known. Replays that nothing reads are dropped. Where
   // the simulator finds the plan outside the budgets (the solver's tolerance), there is no plan.
-  Schedule with(planner::ReplayPlan plan, double bound_cost, double solve_seconds) const;
+  // `start`: the phase that found it (Schedule::start), of methods with several.
+  Schedule with(planner::ReplayPlan plan, double bound_cost, double solve_seconds,
+                const std::string& start = {}) const;
   Schedule without(Status status, const std::string& message, double solve_seconds) const;
 
  private:

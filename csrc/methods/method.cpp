@@ -8,6 +8,7 @@
 #include "methods/every_method.h"
 #include "methods/moccasin.h"
 #include "methods/poet_paper.h"
+#include "planner/backends/solver.h"
 #include "planner/options.h"
 
 namespace poet {
@@ -170,6 +171,7 @@ Schedule planWith(const Graph& graph, const DeviceProfile& profile, const SolveO
   const Method& method = methodByName(options.method);
   profile.check();
   checkMethod(profile, options);
+  planner::checkSolver(options.solver);
   Schedule schedule = method.plan(graph, profile, options, on_incumbent, on_progress);
   POET_INTERNAL_ASSERT(schedule.method == method.name, "a plan of \"", schedule.method,
                        "\" where one of \"", method.name, "\" was asked for");

@@ -27,9 +27,9 @@ using planner::Stage;
 // CP-SAT counts in integers. Above these its sums of bytes x events come near to 2^63.
 constexpr int64_t kMostCapacity = int64_t{1} << 24;
 constexpr double kCostUnits = 1e9;  // of the plain step
-// Past its time limit the child gets this long for its answer before it is killed.
-constexpr double kGraceSeconds = 2;
-constexpr double kGraceShare = 0.25;
+// Past its time limit the child gets this long for its answer before it is killed. CP-SAT looks at
+// the clock often enough; building its program for a large step does not, and then there is none.
+constexpr double kGraceSeconds = 0.5;
 constexpr int kNoOrtools = 3;  // the child's exit status
 constexpr size_t kLongestReason = 2000;
 
@@ -135,7 +135,7 @@ std::string lastLine(const std::string& text) {
 std::string ask(const Json& request, const MoccasinOptions& moccasin, double limit_seconds) {
   const methods::ChildResult child =
       methods::runChild({moccasin.python, "-c", methods::kMoccasinChild}, request.dump(),
-                        limit_seconds + kGraceSeconds + kGraceShare * limit_seconds);
+                        limit_seconds + kGraceSeconds);
   POET_CHECK_AS(Error, child.started, "method \"moccasin\": expected a Python interpreter, got \"",
                 moccasin.python, "\", which cannot be started");
   POET_CHECK_AS(Error, child.exit_code != kNoOrtools, "method \"moccasin\": the interpreter \"",
@@ -208,7 +208,8 @@ Schedule solveMoccasin(const Graph& graph, const DeviceProfile& profile,
                             deadline.elapsed());
   }
   return finished.with(planOf(problem, json::asList(in.require("replays"), in.path("replays"))),
-                       in.number("bound") / request.costUnit(), deadline.elapsed());
+                       in.number("bound") / request.costUnit(), deadline.elapsed(),
+                       in.text("phase"));
 }
 
 }  // namespace poet

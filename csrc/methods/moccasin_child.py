@@ -198,17 +198,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     costs.hint(memory, solver)
     cheaper, status = costs.solve(left())
     if status in ("OPTIMAL", "FEASIBLE"):
-        return _solution(costs, cheaper, cheaper.best_objective_bound)
-    return _solution(memory, solver, 0.0)
+        return _solution(costs, cheaper, cheaper.best_objective_bound, "phase two")
+    return _solution(memory, solver, 0.0, "phase one")
 
 
-def _solution(program: Program, solver: cp_model.CpSolver, bound: float) -> dict[str, Any]:
+def _solution(
+    program: Program, solver: cp_model.CpSolver, bound: float, phase: str
+) -> dict[str, Any]:
     replays = [
         [solver.value(program.stage[key]), key[0]]
         for key, active in program.active.items()
         if solver.value(active)
     ]
-    return {"status": "solved", "bound": bound, "replays": replays}
+    return {"status": "solved", "phase": phase, "bound": bound, "replays": replays}
 
 
 json.dump(answer(json.load(sys.stdin)), sys.stdout)

@@ -47,13 +47,22 @@ Schedule solvePoetPaper(const Graph& graph, const DeviceProfile& profile,
   }
   const methods::DenseProgram program(problem,
                                       {.budget_bytes = options.ram_budget_bytes,
-                                       .replay_seconds_limit = finished.replaySecondsLimit()});
+                                       .replay_seconds_limit = finished.replaySecondsLimit(),
+                                       .deadline = &deadline});
+  if (!program.complete()) {
+    return finished.without(
+        Status::kTimeLimit,
+        detail::message("the dense program of this step has about ", columns,
+                        " columns, and building it takes longer than the search may"),
+        deadline.elapsed());
+  }
   const double percent = planner::costPerSecond(problem) * problem.plain_seconds;
   const MipResult mip =
       planner::solveMip(program.model(), {.time_limit_seconds = std::max(deadline.left(), 0.05),
                                           .relative_gap = 0,
                                           .absolute_gap = kProvenShare * percent,
-                                          .threads = options.threads});
+                                          .threads = options.threads,
+                                          .solver = options.solver});
   if (mip.status == SolverStatus::kInfeasible) {
     return finished.without(Status::kInfeasible,
                             "the dense program has no schedule within the budgets",
@@ -66,7 +75,7 @@ Schedule solvePoetPaper(const Graph& graph, const DeviceProfile& profile,
   }
   const bool blocking = profile.dma_channels == 0 || !problem.pages();
   const double bound = blocking ? mip.bound / planner::costPerSecond(problem) : 0;
-  return finished.with(program.planOf(mip.x), bound, deadline.elapsed());
+  return finished.with(program.planOf(mip.x), bound, deadline.elapsed(), "branch and cut");
 }
 
 }  // namespace poet

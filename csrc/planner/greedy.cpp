@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 
+#include "planner/replay_forecast.h"
 #include "planner/timeline.h"
 
 namespace poet::planner {
@@ -32,6 +34,7 @@ class Greedy {
         kept_generator_(problem.replays.size(), 0),
         known_cost_(problem.values.size(), -1) {
     plan_.by_stage.resize(problem.stages.size());
+    if (options.forecast) forecast_.emplace(problem);
     for (int v = 0; v < problem_.numValues(); ++v) {
       if (value(v).first_stage < 0 && !value(v).starts_away && !value(v).use_stages.empty()) put(v);
     }
@@ -160,6 +163,7 @@ class Greedy {
     const int64_t limit = options_.budget_bytes - bytes - generators_;
     if (used_ <= limit) return true;
     std::vector<int> gone;
+    if (forecast_ && !evictByForecast(limit, t, gone)) return false;
     for (bool all = ram_.size() <= kMostScored;; all = true) {
       for (const Candidate& candidate : candidatesToEvict(t, all)) {
         if (used_ <= limit) break;
@@ -173,6 +177,42 @@ class Greedy {
       if (used_ + value(gone[i]).bytes <= limit) put(gone[i]);
     }
     return true;
+  }
+
+  // One at a time: each that goes changes what the others are worth.
+  bool evictByForecast(int64_t limit, int t, std::vector<int>& gone) {
+    while (used_ > limit) {
+      forecast_->lookAt({.stage = t,
+                         .budget_bytes = options_.budget_bytes - generators_,
+                         .excess_bytes = used_ - limit,
+                         .resident = in_ram_,
+                         .locked = keep_});
+      double least = std::numeric_limits<double>::infinity();
+      int cheapest = -1;
+      for (const int v : ram_) {
+        if (keep_[static_cast<size_t>(v)]) continue;
+        const double score = forecastScore(v, t);
+        if (score > least || (score == least && v > cheapest)) continue;
+        if (score == std::numeric_limits<double>::infinity()) continue;
+        least = score;
+        cheapest = v;
+      }
+      if (cheapest < 0) return false;
+      drop(cheapest);
+      gone.push_back(cheapest);
+    }
+    return true;
+  }
+
+  double forecastScore(int v, int t) {
+    const int next = problem_.plainTouchFrom(v, t);
+    if (next < 0) return -std::numeric_limits<double>::infinity();
+    if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
+    const double cost = costToBringBack(v, next, /*by_recipe=*/false);
+    if (cost == std::numeric_limits<double>::infinity()) return cost;
+    double rise = forecast_->isWantedLater(v) ? forecast_->riseWithout(v) : cost;
+    if (rise > 0) rise /= static_cast<double>(value(v).bytes);
+    return rise * jitter();
   }
 
   // Cheapest first; all of them, or those that were the cheapest when they were last scored.
@@ -211,11 +251,13 @@ class Greedy {
         (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
                                       std::pow(std::max(1, next - t), options_.distance_exponent));
     if (!options_.kept.empty() && options_.kept[static_cast<size_t>(v)]) score *= kKept;
-    if (options_.jitter > 0) {
-      score *=
-          std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(random_);
-    }
-    return score;
+    return score * jitter();
+  }
+
+  double jitter() {
+    if (options_.jitter <= 0) return 1;
+    return std::uniform_real_distribution<double>(1 - options_.jitter,
+                                                  1 + options_.jitter)(random_);
   }
 
   // Cost of bringing v back in stage `next` if everything resident stays; infinite where that is
@@ -251,6 +293,7 @@ class Greedy {
   const GreedyOptions options_;
   std::mt19937_64 random_;
   ReplayPlan plan_;
+  std::optional<ReplayForecast> forecast_;
   std::vector<char> in_ram_;
   std::vector<int> ram_;
   std::vector<char> keep_;   // not to be evicted in this stage

@@ -24,6 +24,9 @@ struct GreedyOptions {
   uint64_t seed = 0;
   // By value: to be kept where there is a choice, as a relaxation has it. Empty: no advice.
   std::vector<char> kept = {};
+  // Evicts what raises the forecast of all replays least for its bytes (Note [Forecast]), not by
+  // the score above. Page-ins are not forecast.
+  bool forecast = false;
 };
 
 // Nullopt where it finds no way at some stage.

@@ -15,9 +15,12 @@ constexpr double kSecondsPerOp = 2e-6;  // of work, to simulate a plan
 
 }  // namespace
 
-bool Incumbent::offer(const ReplayPlan& plan) { return take(simulated(plan), plan); }
+bool Incumbent::offer(const ReplayPlan& plan, PlanSource source) {
+  return take(simulated(plan), plan, source);
+}
 
-bool Incumbent::offer(const Schedule& schedule, const ReplayPlan& plan) {
+bool Incumbent::offerGiven(const Schedule& schedule, const ReplayPlan& plan) {
+  noteGiven(schedule.method);
   Schedule own = emptySchedule(graph_, options_);
   own.status = Status::kFeasible;
   own.before = schedule.before;
@@ -31,10 +34,14 @@ bool Incumbent::offer(const Schedule& schedule, const ReplayPlan& plan) {
   }
   own.believed_peak_bytes = own.peak_bytes;
   own.believed_seconds = own.makespan_seconds;
-  return take(std::move(own), plan);
+  return take(std::move(own), plan, PlanSource::kGiven);
 }
 
-bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan) {
+void Incumbent::noteGiven(const std::string& method) {
+  if (std::find(given_.begin(), given_.end(), method) == given_.end()) given_.push_back(method);
+}
+
+bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan, PlanSource source) {
   if (schedule.peak_bytes > options_.ram_budget_bytes) return false;
   if (options_.runtime_budget_seconds &&
       schedule.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
@@ -43,6 +50,10 @@ bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan) {
   if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
   best_ = std::move(schedule);
   best_plan_ = plan;
+  best_source_ = source;
+  best_->start = toString(source);
+  for (size_t i = 0; i < given_.size(); ++i)
+    best_->start += (i == 0 ? "; starts: " : ", ") + given_[i];
   dropRefutedBound();
   describe(*best_);
   if (callback_) callback_(*best_);

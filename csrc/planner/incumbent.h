@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "planner/plan_source.h"
 #include "planner/planner.h"
 #include "planner/refinement.h"
 #include "planner/replay_plan.h"
@@ -33,10 +35,11 @@ class Incumbent {
 
   // Takes the plan of the coarse graph if the simulator finds it within the budgets and better than
   // the best so far; then the callback hears of it. True where it was taken.
-  bool offer(const ReplayPlan& plan);
+  bool offer(const ReplayPlan& plan, PlanSource source);
 
-  // Likewise of a schedule of the fine graph, as it stands; `plan` holds its replays.
-  bool offer(const Schedule& schedule, const ReplayPlan& plan);
+  // Likewise of a schedule of the fine graph that was given to start from, as it stands; `plan`
+  // holds its replays. Plans found from then on name its method, too (Schedule::start).
+  bool offerGiven(const Schedule& schedule, const ReplayPlan& plan);
 
   // The plan as a schedule with the simulator's figures, whether it keeps the budgets or not. Its
   // transfers are timed where they run beside computation (TransferTiming).
@@ -45,6 +48,7 @@ class Incumbent {
   bool any() const { return best_.has_value(); }
   const Schedule& best() const { return *best_; }
   const ReplayPlan& bestPlan() const { return best_plan_; }  // where there is one
+  PlanSource bestSource() const { return best_source_; }     // likewise
 
   // (value - bound) / value with the bounds known by now; 1 without a plan or a bound.
   double gap() const;
@@ -65,7 +69,8 @@ class Incumbent {
   }
 
  private:
-  bool take(Schedule&& schedule, const ReplayPlan& plan);
+  bool take(Schedule&& schedule, const ReplayPlan& plan, PlanSource source);
+  void noteGiven(const std::string& method);
   void describe(Schedule& schedule) const;
   void dropRefutedBound();
   std::optional<double> greatestBound() const;
@@ -82,6 +87,8 @@ class Incumbent {
   const TransferTiming timing_;
   std::optional<Schedule> best_;
   ReplayPlan best_plan_;
+  PlanSource best_source_ = PlanSource::kPlain;
+  std::vector<std::string> given_;  // methods of the schedules to start from, each once
   std::optional<double> all_bound_, candidates_bound_;
   SearchPoint told_;
 };

@@ -15,6 +15,11 @@
 
 namespace poet {
 
+// Note [Foreign starts]
+// Nothing of poet's planner calls another method, and none of them hands plans to it: with
+// SolveOptions::starts empty, which is the default, whatever it returns it has found itself. What
+// it was given is a user's wish, and Schedule::start names the methods that those plans are of.
+
 struct SolveOptions {
   int64_t ram_budget_bytes = 0;                  // > 0
   std::optional<double> runtime_budget_seconds;  // deadline on the makespan

@@ -32,9 +32,11 @@ constexpr int kPatience = 64, kPatienceFurther = 192;
 
 class PriceSearch::Prices {
  public:
-  Prices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, Incumbent& best)
+  Prices(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts, PlanSource source,
+         Incumbent& best)
       : input_(input),
         starts_(starts),
+        start_source_(source),
         best_(best),
         deadline_(input.limits.time_limit_seconds),
         prices_(input.options.objective == Objective::kEnergy && input.profile.store_watts > 0
@@ -100,9 +102,10 @@ class PriceSearch::Prices {
     goal.replay_seconds_limit = replayLimit(price);
     std::vector<ReplayPlan> starts = starts_;
     if (best_.any()) starts.push_back(best_.bestPlan());
-    SearchOutcome outcome = PlanSearch(problem, goal, limits, [&](const ReplayPlan& plan, double) {
-                              best_.offer(plan);
-                            }).run(starts);
+    SearchOutcome outcome =
+        PlanSearch(problem, goal, limits, [&](const ReplayPlan& plan, PlanSource source, double) {
+          best_.offer(plan, source);
+        }).run(starts, best_.any() ? best_.bestSource() : start_source_);
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
       bounds_.resize(problems_.size(), 0);
       bounds_[price] = std::max(  // a second search may have had no time for its relaxation
@@ -121,7 +124,7 @@ class PriceSearch::Prices {
       const size_t price = turn_ % problems_.size();
       const Problem& problem = *problems_[price];
       const auto look = [&](const ReplayPlan& plan) {
-        if (best_.offer(plan)) last_progress_ = turn_;
+        if (best_.offer(plan, PlanSource::kAround)) last_progress_ = turn_;
       };
       anneal(problem, best_.any() ? best_.bestPlan() : *outcome.best,
              {.budget_bytes = input_.goal.budget_bytes,
@@ -136,6 +139,7 @@ class PriceSearch::Prices {
 
   const PriceSearchInput input_;
   const std::vector<ReplayPlan> starts_;
+  const PlanSource start_source_;
   Incumbent& best_;
   Deadline deadline_;
   // Of the walks around the best plan.
@@ -157,8 +161,8 @@ double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Ob
 }
 
 PriceSearch::PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
-                         Incumbent& best)
-    : prices_(std::make_unique<Prices>(input, starts, best)) {}
+                         PlanSource source, Incumbent& best)
+    : prices_(std::make_unique<Prices>(input, starts, source, best)) {}
 
 PriceSearch::~PriceSearch() = default;
 

@@ -38,12 +38,12 @@ double boundWithOverlap(const Problem& problem, const DeviceProfile& profile, Ob
 // Searches plans at several prices (Note [The price of a transfer]) for a share of the time each,
 // goes on at the one whose plan is best by the simulator, and spends the rest on plans around the
 // best one, each of them timed. Every plan is offered to `best`. `starts` are plans of a problem
-// with any price: they have the same replays.
+// with any price: they have the same replays. `source`: where they come from.
 class PriceSearch {
  public:
   // What the input refers to, and `best`, must outlive it.
   PriceSearch(const PriceSearchInput& input, const std::vector<ReplayPlan>& starts,
-              Incumbent& best);
+              PlanSource source, Incumbent& best);
   ~PriceSearch();
   PriceSearch(const PriceSearch&) = delete;
   PriceSearch& operator=(const PriceSearch&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
 
@@ -24,6 +25,11 @@ constexpr double kSecondsTolerance = 1e-9;
 // next use.
 constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
+// Those by forecast: values x stages of all of them, so many at most, and of the time limit.
+constexpr int64_t kMostToForecast = 1'000'000, kMostForecasts = 16;
+constexpr double kForecastShare = 0.05;
+constexpr double kForecastJitters[] = {0.3, 0.15, 0.075, 0.0375};
+constexpr size_t kForecastsInRace = 2;
 constexpr double kGuideShare = 0.1;    // of the time left, for a relaxation that guides them
 constexpr double kMomentShare = 0.05;  // likewise, for the plans at moments
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
@@ -88,8 +94,8 @@ class PlanSearch::Turns {
     outcome_.closest_peak_bytes = std::numeric_limits<int64_t>::max();
   }
 
-  SearchOutcome run(const std::vector<ReplayPlan>& starts) {
-    for (const ReplayPlan& start : starts) consider(start);
+  SearchOutcome run(const std::vector<ReplayPlan>& starts, PlanSource source) {
+    for (const ReplayPlan& start : starts) consider(start, source);
     greedyStarts();
     guidedStarts();
     momentStarts();
@@ -103,13 +109,13 @@ class PlanSearch::Turns {
     return takeTurns();
   }
 
-  SearchOutcome goOn(const ReplayPlan& start, double time_limit_seconds) {
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds) {
     limits_.time_limit_seconds = time_limit_seconds;
     limits_.enough_gap = 0;
     deadline_ = Deadline(time_limit_seconds);
     relaxation_seconds_ = last_progress_ = 0;
     turn_ = 0;
-    consider(start);
+    consider(start, source);
     return takeTurns();
   }
 
@@ -168,7 +174,7 @@ class PlanSearch::Turns {
   }
 
   // Takes a plan in: as the best, as the closest, or not at all.
-  void consider(const ReplayPlan& plan) {
+  void consider(const ReplayPlan& plan, PlanSource source) {
     const Timeline timeline = makeTimeline(problem_, plan);
     if (!keepsDeadline(timeline.replay_seconds)) return;
     if (timeline.peak_bytes < outcome_.closest_peak_bytes) {
@@ -188,7 +194,7 @@ class PlanSearch::Turns {
     outcome_.best_peak_bytes = timeline.peak_bytes;
     outcome_.best_cost = timeline.replay_cost;
     dropRefutedBounds();
-    if (on_better_) on_better_(plan, outcome_.bound_cost);
+    if (on_better_) on_better_(plan, source, outcome_.bound_cost);
   }
 
   // A plan below a bound over candidates has a replay that is none of them.
@@ -219,25 +225,69 @@ class PlanSearch::Turns {
   const ReplayPlan& current() const { return outcome_.best ? *outcome_.best : outcome_.closest; }
 
   void greedyStarts() {
-    consider(problem_.leastPlan());
+    consider(problem_.leastPlan(), PlanSource::kPlain);
     for (const double factor : kBudgetFactors) {
+      const auto more =
+          (factor - 1) * static_cast<double>(problem_.bytesForStep(goal_.budget_bytes));
+      const int64_t budget = goal_.budget_bytes + static_cast<int64_t>(more);
       bool any = false;
       for (const double exponent : kDistanceExponents) {
         if (deadline_.over()) return;
-        const auto more =
-            (factor - 1) * static_cast<double>(problem_.bytesForStep(goal_.budget_bytes));
-        const int64_t budget = goal_.budget_bytes + static_cast<int64_t>(more);
         const auto plan =
             greedyPlan(problem_, {.budget_bytes = budget, .distance_exponent = exponent});
         if (!plan) continue;
         any = true;
-        consider(*plan);
+        consider(*plan, PlanSource::kGreedy);
         keepAsCandidate(*plan);
         starts_.push_back(*plan);
         mendGreedy(*plan, budget, exponent);
       }
+      if (budget == goal_.budget_bytes) forecastStarts(budget);
       if (any) return;
     }
+  }
+
+  // Chains whose memory is short have the fewest replays from here. In the race only where they
+  // beat the other starts: it has little time for each.
+  void forecastStarts(int64_t budget) {
+    std::vector<CostedPlan> found = forecastPlans(budget);
+    double least = std::numeric_limits<double>::infinity();  // of the other starts
+    for (const ReplayPlan& start : starts_)
+      least = std::min(least, makeTimeline(problem_, start).replay_cost);
+    std::erase_if(found, [&](const CostedPlan& each) { return each.cost >= least; });
+    if (found.size() > kForecastsInRace) found.resize(kForecastsInRace);
+    for (const CostedPlan& each : found) {
+      consider(each.plan, PlanSource::kForecast);
+      keepAsCandidate(each.plan);
+      starts_.push_back(each.plan);
+    }
+  }
+
+  struct CostedPlan {
+    double cost = 0;
+    ReplayPlan plan;
+  };
+
+  // Cheapest first. What goes early decides much of what follows, so it is tried again with other
+  // choices where two are about as good.
+  std::vector<CostedPlan> forecastPlans(int64_t budget) const {
+    const int64_t size = static_cast<int64_t>(problem_.values.size()) * problem_.numStages();
+    std::vector<CostedPlan> found;
+    if (problem_.pages() || size > kMostToForecast) return found;
+    const int64_t tries = std::min(kMostForecasts, kMostToForecast / std::max<int64_t>(1, size));
+    const double begin = deadline_.elapsed();
+    for (int64_t i = 0; i < tries; ++i) {
+      if (deadline_.elapsed() - begin > kForecastShare * limits_.time_limit_seconds) break;
+      const double jitter = i > 0 ? kForecastJitters[i % std::ssize(kForecastJitters)] : 0;
+      const auto plan = greedyPlan(problem_, {.budget_bytes = budget,
+                                              .jitter = jitter,
+                                              .seed = static_cast<uint64_t>(i),
+                                              .forecast = true});
+      if (plan) found.push_back({makeTimeline(problem_, *plan).replay_cost, *plan});
+    }
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.cost < b.cost; });
+    return found;
   }
 
   // What the relaxation at the peak drops there goes first (keptAtPeak).
@@ -255,7 +305,7 @@ class PlanSearch::Turns {
           problem_,
           {.budget_bytes = goal_.budget_bytes, .distance_exponent = exponent, .kept = kept});
       if (!plan) continue;
-      consider(*plan);
+      consider(*plan, PlanSource::kGuidedGreedy);
       starts_.push_back(*plan);
       mendGreedy(*plan, goal_.budget_bytes, exponent, kept);
     }
@@ -271,7 +321,7 @@ class PlanSearch::Turns {
                                   .time_limit_seconds = kMomentShare * deadline_.left(),
                                   .solver = limits_.solver})) {
       dropUselessReplays(problem_, plan);
-      consider(plan);
+      consider(plan, PlanSource::kMoments);
       keepAsCandidate(plan);
     }
   }
@@ -306,13 +356,13 @@ class PlanSearch::Turns {
                      [](const auto& a, const auto& b) { return a.cost < b.cost; });
     if (heat.size() > kFinalists) heat.resize(kFinalists);
     for (const AnnealingResult& finalist : heat) {
-      consider(*finalist.best);
+      consider(*finalist.best, PlanSource::kRace);
       const AnnealingResult last =
           walk(*finalist.best, (1 - kHeatShare) / kFinalists,
                static_cast<int64_t>((1 - kHeatShare) * static_cast<double>(moves)) /
                    static_cast<int64_t>(kFinalists));
       const ReplayPlan& plan = last.best ? *last.best : *finalist.best;
-      consider(plan);
+      consider(plan, PlanSource::kRace);
       keepAsCandidate(plan);
     }
   }
@@ -324,7 +374,7 @@ class PlanSearch::Turns {
     if (goal_.least_peak || budget != goal_.budget_bytes || excess <= 0) return;
     const auto mended = greedyPlan(
         problem_, {.budget_bytes = budget - excess, .distance_exponent = exponent, .kept = kept});
-    if (mended) consider(*mended);
+    if (mended) consider(*mended, kept.empty() ? PlanSource::kGreedy : PlanSource::kGuidedGreedy);
   }
 
   // Below its best peak so far where the peak is what counts.
@@ -349,18 +399,21 @@ class PlanSearch::Turns {
     return std::clamp(outcome_.best_cost / replayCost(kUsualCost), kLeastScale, 1.0);
   }
 
-  void annealOnce(int64_t moves, double hottest) { annealFrom(current(), moves, hottest); }
+  void annealOnce(int64_t moves, double hottest) {
+    annealFrom(current(), moves, hottest, PlanSource::kAnnealing);
+  }
 
   // Page-ins double the moves, and a good mix is often a good plan of recomputes with a few of
   // them.
   void annealWithoutPages() {
-    annealFrom(problem_.leastPlan(), firstBurst(), kHot, /*pages=*/false);
+    annealFrom(problem_.leastPlan(), firstBurst(), kHot, PlanSource::kAnnealing, /*pages=*/false);
     if (extra_.empty()) return;
     const ReplayPlan found = extra_.back();
-    annealFrom(found, firstBurst(), kCold, /*pages=*/false);
+    annealFrom(found, firstBurst(), kCold, PlanSource::kAnnealing, /*pages=*/false);
   }
 
-  void annealFrom(const ReplayPlan& start, int64_t moves, double hottest, bool pages = true) {
+  void annealFrom(const ReplayPlan& start, int64_t moves, double hottest, PlanSource source,
+                  bool pages = true) {
     if (finished()) return;
     const AnnealingResult result = anneal(problem_, start,
                                           {.budget_bytes = annealingBudget(),
@@ -372,10 +425,10 @@ class PlanSearch::Turns {
                                            .seed = ++seed_,
                                            .pages = pages});
     if (result.best) {
-      consider(*result.best);
+      consider(*result.best, source);
       keepAsCandidate(*result.best);
     } else {
-      consider(result.closest);
+      consider(result.closest, source);
       keepAsCandidate(result.closest);
     }
   }
@@ -449,7 +502,7 @@ class PlanSearch::Turns {
     }
     ReplayPlan plan = program_->planOf(x);
     dropUselessReplays(problem_, plan);
-    annealFrom(plan, firstBurst(), kCold);
+    annealFrom(plan, firstBurst(), kCold, PlanSource::kRelaxation);
     stale_ = false;  // the next program may have its candidates: this one is still good
   }
 
@@ -464,7 +517,7 @@ class PlanSearch::Turns {
       if (!search_->improveOnce(deadline_.left())) continue;
       ReplayPlan plan = program_->planOf(search_->point());
       dropUselessReplays(problem_, plan);
-      consider(plan);
+      consider(plan, PlanSource::kWindow);
     }
   }
 
@@ -479,7 +532,7 @@ class PlanSearch::Turns {
          .relative_gap = kAnyGap,
          .threads = limits_.threads,
          .solver = limits_.solver});
-    if (result.plan) consider(*result.plan);
+    if (result.plan) consider(*result.plan, PlanSource::kProgram);
   }
 
   // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
@@ -510,7 +563,7 @@ class PlanSearch::Turns {
       progressed();
     const double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
     outcome_.bound_cost = std::max(outcome_.bound_cost, std::min(bound, outcome_.best_cost));
-    if (result.plan) consider(*result.plan);
+    if (result.plan) consider(*result.plan, PlanSource::kProgram);
   }
 
   // As the objective of the program.
@@ -547,10 +600,13 @@ PlanSearch::PlanSearch(const Problem& problem, const SearchGoal& goal, const Sea
 
 PlanSearch::~PlanSearch() = default;
 
-SearchOutcome PlanSearch::run(const std::vector<ReplayPlan>& starts) { return turns_->run(starts); }
+SearchOutcome PlanSearch::run(const std::vector<ReplayPlan>& starts, PlanSource source) {
+  return turns_->run(starts, source);
+}
 
-SearchOutcome PlanSearch::goOn(const ReplayPlan& start, double time_limit_seconds) {
-  return turns_->goOn(start, time_limit_seconds);
+SearchOutcome PlanSearch::goOn(const ReplayPlan& start, PlanSource source,
+                               double time_limit_seconds) {
+  return turns_->goOn(start, source, time_limit_seconds);
 }
 
 }  // namespace poet::planner

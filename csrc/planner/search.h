@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "planner/clock.h"
+#include "planner/plan_source.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
 #include "planner/solver_choice.h"
@@ -46,7 +47,7 @@ struct SearchLimits {
 };
 
 // Hears of every better plan.
-using PlanCallback = std::function<void(const ReplayPlan&, double bound_cost)>;
+using PlanCallback = std::function<void(const ReplayPlan&, PlanSource, double bound_cost)>;
 
 // A search that can be interrupted, for a bound over every schedule say, and goes on where it
 // stood.
@@ -59,9 +60,10 @@ class PlanSearch {
   PlanSearch(const PlanSearch&) = delete;
   PlanSearch& operator=(const PlanSearch&) = delete;
 
-  SearchOutcome run(const std::vector<ReplayPlan>& starts);
+  // `source`: where the starts come from.
+  SearchOutcome run(const std::vector<ReplayPlan>& starts, PlanSource source = PlanSource::kGiven);
   // For so long; `start`: the best plan by now, wherever it comes from.
-  SearchOutcome goOn(const ReplayPlan& start, double time_limit_seconds);
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds);
 
  private:
   class Turns;

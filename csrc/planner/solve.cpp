@@ -107,7 +107,7 @@ class SolveRun {
     if (!blocking_ && options_.minimize != Objective::kMemory)
       best_.setBound(plain_.makespan_seconds, "all");
     if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
-      best_.offer(problem_.leastPlan());
+      best_.offer(problem_.leastPlan(), PlanSource::kPlain);
       if (options_.minimize != Objective::kMemory)
         return best_.finished(plain_.makespan_seconds, "all");
     }
@@ -123,7 +123,7 @@ class SolveRun {
       const auto fine = readActions(refinement_.fine(), start);
       auto plan = fine ? refinement_.coarsened(*fine) : std::nullopt;
       if (!plan) continue;
-      best_.offer(start, *plan);
+      best_.offerGiven(start, *plan);
       starts_.push_back(std::move(*plan));
     }
   }
@@ -133,7 +133,7 @@ class SolveRun {
   Schedule solveSmall() {
     if (options_.minimize == Objective::kMemory) {
       const ExactPeak peak = leastPeak(problem_, exactOptions(kShareOfProof));
-      if (peak.plan) best_.offer(*peak.plan);
+      if (peak.plan) best_.offer(*peak.plan, PlanSource::kExact);
       best_.setBound(static_cast<double>(peak.bound_bytes), "all");
       if (best_.isOptimal()) return best_.finished();
       const bool none = peak.infeasible || peak.bound_bytes > options_.ram_budget_bytes;
@@ -143,7 +143,7 @@ class SolveRun {
     if (problem_.floor_bytes <= options_.ram_budget_bytes) {
       const ExactPlan found =
           leastCost(problem_, options_.ram_budget_bytes, exactOptions(kShareOfProof));
-      if (found.plan) best_.offer(*found.plan);
+      if (found.plan) best_.offer(*found.plan, PlanSource::kExact);
       if (!found.infeasible) {
         takeProof(found);
         return best_.isOptimal() ? best_.finished() : solveLarge();
@@ -197,7 +197,8 @@ class SolveRun {
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
   // it.
   Schedule withoutPlan(const ExactPeak& peak) {
-    if (peak.plan && best_.offer(*peak.plan)) return best_.finished(plain_.makespan_seconds, "all");
+    if (peak.plan && best_.offer(*peak.plan, PlanSource::kExact))
+      return best_.finished(plain_.makespan_seconds, "all");
     Schedule schedule = emptySchedule(graph_, options_);
     if ((peak.infeasible && blocking_) || peak.bound_bytes > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
@@ -233,7 +234,7 @@ class SolveRun {
       const SearchOutcome outcome = searchLeastPeak(0);
       // That adds transfers to the seconds of a step that they run beside.
       if (!best_.any() && !blocking_ && options_.runtime_budget_seconds)
-        searchLeastCost(starts_, time_limit_seconds_);
+        searchLeastCost(starts_, PlanSource::kGiven, time_limit_seconds_);
       return best_.any() ? best_.finished(static_cast<double>(floor_.bytes), "all")
                          : withoutPlan(outcome);
     }
@@ -242,14 +243,14 @@ class SolveRun {
       return withoutPlan(searchLeastPeak(0));
     }
     if (boundable_) boundAtFewMoments();
-    SearchOutcome outcome =
-        searchLeastCost(starts_, (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) *
-                                     time_limit_seconds_);
+    SearchOutcome outcome = searchLeastCost(
+        starts_, PlanSource::kGiven,
+        (more_may_be_away_ ? kShareBeforeMoreIsAway : kShareWithoutPlan) * time_limit_seconds_);
     if (!best_.any()) {
       if (more_may_be_away_) return emptySchedule(graph_, options_);
       outcome = searchLeastPeak(options_.ram_budget_bytes);
       if (outcome.closest_peak_bytes > options_.ram_budget_bytes) return withoutPlan(outcome);
-      outcome = searchLeastCost({outcome.closest}, time_limit_seconds_);
+      outcome = searchLeastCost({outcome.closest}, PlanSource::kLeastPeak, time_limit_seconds_);
     }
     if (best_.any() && boundable_) {
       boundAllSchedules();
@@ -257,8 +258,9 @@ class SolveRun {
       boundable_ = provable_ = false;  // the search has the rest
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
-        const SearchOutcome more = search_ ? search_->goOn(best_.bestPlan(), deadline_.left())
-                                           : price_search_->goOn(deadline_.left());
+        const SearchOutcome more =
+            search_ ? search_->goOn(best_.bestPlan(), best_.bestSource(), deadline_.left())
+                    : price_search_->goOn(deadline_.left());
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
@@ -314,7 +316,7 @@ class SolveRun {
     const Problem priced = problemToBound(problem_options_.small_bytes);
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions(1));
-    if (found.plan) best_.offer(*found.plan);
+    if (found.plan) best_.offer(*found.plan, PlanSource::kBound);
     takeBound(found);
   }
 
@@ -330,7 +332,7 @@ class SolveRun {
     return problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
   }
 
-  SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts,
+  SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts, PlanSource source,
                                 double seconds_without_plan) {
     if (!blocking_) {
       price_search_.emplace(
@@ -341,7 +343,7 @@ class SolveRun {
                            .goal = {.budget_bytes = options_.ram_budget_bytes,
                                     .replay_seconds_limit = replayLimit()},
                            .limits = limits(seconds_without_plan, shareToSearch())},
-          starts, best_);
+          starts, source, best_);
       return price_search_->run();
     }
     SearchLimits search_limits = limits(seconds_without_plan, shareToSearch());
@@ -349,11 +351,11 @@ class SolveRun {
     search_.emplace(problem_,
                     SearchGoal{.budget_bytes = options_.ram_budget_bytes,
                                .replay_seconds_limit = replayLimit()},
-                    search_limits, [&](const ReplayPlan& plan, double bound_cost) {
+                    search_limits, [&](const ReplayPlan& plan, PlanSource from, double bound_cost) {
                       best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
-                      best_.offer(plan);
+                      best_.offer(plan, from);
                     });
-    return search_->run(starts);
+    return search_->run(starts, source);
   }
 
   // Always the same search, whatever the budget is: a budget at the least that was reported finds
@@ -365,7 +367,9 @@ class SolveRun {
                        .least_peak = true,
                        .enough_bytes = enough_bytes},
                       limits(time_limit_seconds_, 1),
-                      [&](const ReplayPlan& plan, double) { best_.offer(plan); })
+                      [&](const ReplayPlan& plan, PlanSource source, double) {
+                        best_.offer(plan, source);
+                      })
         .run({});
   }
 

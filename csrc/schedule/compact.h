@@ -1,5 +1,6 @@
 // The compact form of a schedule, for devices: a few hundred bytes beside the graph that it was
-// made for. Schedule::toBytes, Schedule::fromBytes.
+// made for. Schedule::toBytes, Schedule::fromBytes. How the search went (history, start) stays
+// behind.
 #pragma once
 
 #include <string_view>

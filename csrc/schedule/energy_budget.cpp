@@ -28,6 +28,7 @@ void dropPlan(Schedule& schedule) {
   schedule.peak_op = OpId();
   schedule.makespan_seconds = schedule.believed_seconds = schedule.energy_joules = 0;
   schedule.gap.reset();
+  schedule.start.clear();
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ std::optional<Schedule> withOtherSizes(const Schedule& schedule, const Graph& fr
   other.bound_scope = "all";
   other.gap = value > 0 ? 1 - *other.bound / value : 0;
   other.message = "the plan of a step of other sizes";
+  other.start = schedule.start;
   return other;
 }
 

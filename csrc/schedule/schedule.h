@@ -122,6 +122,12 @@ struct POET_API Schedule {
   double believed_seconds = 0;      // likewise
   double solve_seconds = 0;
   std::vector<SearchPoint> history;  // in order of time: each better plan and each better bound
+  // Where the plan came from. Of the method "poet": the part of the planner that found it
+  // (planner/plan_source.h), and behind "; starts: " the methods of the schedules that the search
+  // was given to start from, where it took any: without that word nothing but the planner's own
+  // plans went in. Of other methods: the phase that found it, where they have several, else empty.
+  // Empty without a plan, and in what older versions wrote.
+  std::string start;
   // With kInfeasible (and whenever known): the least budget that has a plan, and the op that sets
   // it.
   std::optional<int64_t> least_ram_budget;

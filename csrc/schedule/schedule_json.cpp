@@ -87,6 +87,7 @@ std::string headToJson(const Schedule& schedule) {
   out.put("least_ram_op", schedule.least_ram_op.index);
   out.putIfAny("least_energy_joules", schedule.least_energy_joules);
   out.put("message", schedule.message);
+  if (!schedule.start.empty()) out.put("start", schedule.start);
   if (!schedule.history.empty()) {
     OrderedJson points = OrderedJson::array();
     for (const SearchPoint& point : schedule.history) points.push_back(toJson(point));
@@ -274,6 +275,7 @@ Schedule readHead(ObjectReader& in) {
   s.least_ram_op = OpId(in.integer("least_ram_op", -1, s.num_ops));
   s.least_energy_joules = numberIfAny(in, "least_energy_joules");
   s.message = in.text("message");
+  if (in.find("start") != nullptr) s.start = in.text("start");
   if (in.find("history") != nullptr) {
     const Json::array_t& points = json::asList(in.require("history"), in.path("history"));
     for (size_t i = 0; i < points.size(); ++i) {

@@ -213,6 +213,7 @@ _ATTRIBUTES = (
     "least_ram_op",
     "least_energy_joules",
     "message",
+    "start",
     "advice",
     "solve_seconds",
     "num_ops",

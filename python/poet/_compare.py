@@ -49,6 +49,8 @@ COLUMNS = {
     "recomputed": "ops that run again",
     "paged in": "values that come back from the store",
     "plan": "size of the schedule's compact form",
+    "fragmentation": "what holes add to the most bytes in memory, where blocks lie first fit",
+    "start": "part of poet's planner that found the plan, or phase of a method that has several",
     "search": "seconds that planning took",
     "least": "least budget of the method, where it has no plan",
     "live peak": "resident memory of the process above its start, to plain training's",
@@ -72,6 +74,11 @@ class ComparisonRow:
         recomputed_ops: ops that run again.
         page_ins: values that come back from the store.
         plan_bytes: size of the schedule's compact form.
+        fragmentation: as `Schedule.fragmentation()`: of the most bytes in memory at once, what
+            holes add in an arena that places blocks first fit and moves none.
+        start: as `Schedule.start`: the part of poet's planner that found the plan, or the phase of
+            a method that has several; "" for the others. Never another method: each plan is its
+            method's own.
         solve_seconds: seconds that planning took; None where it was refused.
         least_ram_budget: in bytes; where there is no plan, and the method knows it.
         message: the method's own word.
@@ -89,6 +96,8 @@ class ComparisonRow:
     recomputed_ops: int | None = None
     page_ins: int | None = None
     plan_bytes: int | None = None
+    fragmentation: float | None = None
+    start: str = ""
     solve_seconds: float | None = None
     least_ram_budget: int | None = None
     message: str = ""
@@ -146,6 +155,8 @@ class Comparison:
             "recomputed": str(row.recomputed_ops or ""),
             "paged in": str(row.page_ins or ""),
             "plan": "" if row.plan_bytes is None else f"{row.plan_bytes} B",
+            "fragmentation": "" if row.fragmentation is None else f"{row.fragmentation:.1%}",
+            "start": row.start,
             "search": "" if row.solve_seconds is None else f"{row.solve_seconds:.2f} s",
             "least": "" if row.least_ram_budget is None else format_bytes(row.least_ram_budget),
         }
@@ -238,7 +249,8 @@ def compare(
         live_steps: steps that are measured, after the plan is in force.
         verbose: shows a progress bar.
         **options: further arguments of `poet.solve`, for every method alike (minimize, paging,
-            runtime_budget ...). Foreign starts are off: each plan is the method's own.
+            runtime_budget ...), but for `starts`: each plan is the method's own, and poet's
+            planner goes through no other method's plan (`ComparisonRow.start`).
 
     Returns:
         A row for each budget and method. A method that cannot honour the options (it pages, and
@@ -318,6 +330,8 @@ def _plan(graph: _C.Graph, method: str, budget: int, options: dict[str, Any]) ->
         recomputed_ops=sum(len(action.ops) for action in schedule.actions),
         page_ins=schedule.page_ins,
         plan_bytes=len(schedule.to_bytes()),
+        fragmentation=schedule.fragmentation(),
+        start=schedule.start,
     )
 
 

@@ -392,7 +392,8 @@ class StepPlanner:
             request,
             budget,
             runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
-            starts=[self.schedules[variant]] if in_force else [],
+            # The other methods take no plan to start from, their own neither.
+            starts=[self.schedules[variant]] if in_force and request.method == "poet" else [],
         )
         if self.stopped.is_set():
             return

@@ -39,13 +39,46 @@ def test_there_is_a_row_for_each_budget_and_method(comparison: poet.Comparison) 
     assert ours.energy_joules <= rotor.energy_joules * (1 + 1e-9)
 
 
+def test_poet_starts_from_no_other_method(comparison: poet.Comparison) -> None:
+    for row in comparison.rows:
+        assert "starts" not in row.start
+        assert bool(row.start) == (row.method == "poet" and row.peak_bytes is not None)
+    # Nothing of the planner knows the methods: it could not ask one for a plan.
+    planner = Path(__file__).parents[2] / "csrc" / "planner"
+    sources = [file for file in planner.rglob("*") if file.suffix in (".h", ".cpp")]
+    users = [file.name for file in sources if '#include "methods/' in file.read_text()]
+    assert users == ["solver_main.cpp"], "the program poet-solver alone knows planner and methods"
+
+
+def test_a_start_names_the_methods_of_the_plans_that_were_given() -> None:
+    graph = chain_graph(8)
+    options: dict[str, Any] = {"ram_budget": "60%", "paging": False, "time_limit_s": 5}
+    rotor = poet.solve(graph=graph, method="rotor", **options)
+    assert rotor.has_plan
+    helped = poet.solve(graph=graph, starts=[rotor], **options)
+    assert helped.start.endswith("; starts: rotor")
+    assert poet.Schedule.from_json(helped.to_json()).start == helped.start
+    assert "starts" not in poet.solve(graph=graph, **options).start
+
+
+def test_fragmentation_is_what_holes_add(comparison: poet.Comparison) -> None:
+    for row in comparison.rows:
+        assert (row.fragmentation is None) == (row.peak_bytes is None)
+        assert row.fragmentation is None or 0 <= row.fragmentation < 1
+    schedule = poet.solve(graph=chain_graph(8), method="checkpoint_all")
+    assert schedule.fragmentation() == comparison.rows[1].fragmentation
+    loaded = poet.Schedule.from_json(schedule.to_json())
+    assert loaded.fragmentation(chain_graph(8)) == schedule.fragmentation()
+
+
 def test_the_table_explains_its_columns(comparison: poet.Comparison) -> None:
     head, *lines = str(comparison).splitlines()
     columns = head.split("  ")[0]
     assert columns == "method"
     rows = [line for line in lines if line.split("  ")[0] in METHODS]
     assert len(rows) == len(comparison.rows)
-    assert any(line.startswith("energy: ") for line in lines)
+    for name in ("energy", "fragmentation", "start"):
+        assert any(line.startswith(f"{name}: ") for line in lines)
     assert "live peak" not in head
 
 

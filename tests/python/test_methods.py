@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from small_steps import KIB, chain_graph, chain_plain_peak
 from zoo import build, differences, plain, run
 
 import poet
+from poet import _solve
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -45,6 +47,25 @@ CALLS = 6
 
 def test_every_method_is_tested_here() -> None:
     assert {"poet", *QUICK, *DENSE} == set(poet.methods())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["resnet18", "gpt2"])
+def test_every_method_ends_within_a_second_of_its_time_limit(model: str) -> None:
+    graph = poet.solve(model=model, method="checkpoint_all", platform="a72").traced_graph
+    for name in poet.methods():
+        begin = time.monotonic()
+        poet.solve(graph=graph, platform="a72", method=name, ram_budget="90%", time_limit_s=3)
+        assert time.monotonic() - begin < 4, name
+
+
+def test_the_solver_goes_to_every_method_with_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_solve, "check_solver", lambda *_: None)
+    monkeypatch.setattr(_solve, "gurobi_command", lambda: ["false"])  # says nothing and ends
+    words = {"graph": chain_graph(4), "ram_budget": "90%", "paging": False, "time_limit_s": 5}
+    for name in ("poet_paper", "checkmate", "poet_remat_only"):
+        with pytest.warns(poet.SolverWarning, match="solver='gurobi'"):
+            poet.solve(method=name, solver="gurobi", **words)  # type: ignore[arg-type]
 
 
 def test_the_table_says_what_the_code_declares() -> None:

@@ -84,9 +84,7 @@ def test_it_asks_for_a_few_plans_only() -> None:
     assert asked == MOST_PLANS
 
 
-def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def believe_in_an_impossible_disk(monkeypatch: pytest.MonkeyPatch) -> Any:
     try:
         folder = _store.page_folder(None)
     except poet.ArgumentError as error:
@@ -94,22 +92,45 @@ def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
     monkeypatch.setattr(_times_seen, "_FAR_LESS", 0.0)  # plans are found by their times
     impossible = StoreSpeed(folder, 1e12, 1e12, 0.0, 0.0, 0.0)
     monkeypatch.setitem(_store._measured, folder, impossible)
+    return folder
 
-    def training() -> tuple[Any, nn.Module]:
-        torch.manual_seed(0)
-        net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.Softplus())])
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
-        x = torch.randn(4096, 64)
 
-        def train_step() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = net(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+def training() -> tuple[Any, nn.Module]:
+    torch.manual_seed(0)
+    net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.Softplus())])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    x = torch.randn(4096, 64)
 
-        return train_step, net
+    def train_step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
 
+    return train_step, net
+
+
+def test_a_named_methods_plan_is_made_again_without_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = believe_in_an_impossible_disk(monkeypatch)
+    plain, _ = training()
+    losses = [float(plain()) for _ in range(12)]
+    words: dict[str, Any] = {"page_dir": folder, "cache_dir": None, "time_limit_s": 10}
+    budget = poet.trace(training()[0]).plain_peak_bytes() * 2
+    with poet.wrap(training()[0], ram_budget=budget, method="page_all", **words) as step:
+        for loss in losses:
+            assert float(step()) == loss
+            step.wait_for_plan()
+        assert step.stats.planned_page_outs > 0
+        assert step.stats.plans_made_again >= 1
+
+
+def test_a_disk_that_was_believed_too_fast_gets_another_plan_and_the_bits_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = believe_in_an_impossible_disk(monkeypatch)
     plain, expected = training()
     losses = [float(plain()) for _ in range(12)]
     train_step, net = training()

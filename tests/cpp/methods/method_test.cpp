@@ -99,6 +99,7 @@ TEST(Methods, AreTheirOwn) {
     Schedule bare = schedule;
     bare.method = "";
     bare.message = "";
+    bare.start = "";
     bare.solve_seconds = 0;
     by_plan[bare.toJson()].insert(name);
   }
@@ -133,6 +134,35 @@ TEST(Methods, RefuseWhatTheyCannotHonour) {
   options.starts.push_back(planAs("chen_sqrt", graph, smallProfile(), 1000));
   EXPECT_THAT([&] { planWith(graph, smallProfile(), options); },
               ThrowsMessage<ArgumentError>(HasSubstr("starts")));
+}
+
+// Note [Foreign starts] (planner/planner.h).
+TEST(Methods, PoetSaysWhatItsPlanCameFrom) {
+  const Graph graph = uniformChain(12, 100, 40);
+  const DeviceProfile profile = smallProfile();
+  SolveOptions options;
+  options.ram_budget_bytes = simulatePlain(graph, profile).peak_bytes * 6 / 10;
+  options.time_limit_seconds = 2;
+  options.deterministic = true;
+  const Schedule own = planWith(graph, profile, options);
+  ASSERT_TRUE(own.hasPlan());
+  EXPECT_NE(own.start, "");
+  EXPECT_EQ(own.start.find("starts"), std::string::npos) << own.start;
+  EXPECT_EQ(own.toJson(), planWith(graph, profile, options).toJson());
+  options.starts.push_back(planAs("revolve", graph, profile, options.ram_budget_bytes));
+  options.starts.push_back(own);
+  const Schedule helped = planWith(graph, profile, options);
+  EXPECT_THAT(helped.start, ::testing::EndsWith("; starts: revolve, poet"));
+  options.ram_budget_bytes = 1;
+  EXPECT_EQ(planWith(graph, profile, options).start, "");
+}
+
+TEST(Methods, WithPhasesSayWhichOneFoundThePlan) {
+  const Graph graph = uniformChain(6, 100, 0);
+  const DeviceProfile profile = smallProfile();
+  const int64_t budget = simulatePlain(graph, profile).peak_bytes;
+  EXPECT_EQ(planAs("poet_paper", graph, profile, budget).start, "branch and cut");
+  EXPECT_EQ(planAs("chen_sqrt", graph, profile, budget).start, "");
 }
 
 TEST(Methods, SayWhenOnlyTheRuntimeBudgetIsMissed) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "graph/error.h"
+#include "methods/method.h"
 #include "methods/training_chain.h"
 #include "planner/exhaustive.h"
 #include "planner/random_graph.h"
@@ -69,6 +70,41 @@ TEST(PoetPaper, FindsTheOptimumOfChainsWithRecomputeAndPaging) {
     const double truth = exhaustiveExtra(graph, profile, options.ram_budget_bytes, both).value();
     EXPECT_NEAR(schedule.energy_joules - plain.energy_joules, truth, 1e-3);
   }
+}
+
+// A solver that cannot start says so, and CBC goes on: so it was asked.
+TEST(PoetPaper, ItsProgramGoesToTheSolverThatWasAskedFor) {
+  const Graph graph = trainingChain(3, 4);
+  const DeviceProfile profile = smallProfileWithStore(3);
+  const int64_t plain = simulatePlain(graph, profile).peak_bytes;
+  for (const char* name : {"poet_paper", "checkmate", "poet_remat_only", "poet_page_only"}) {
+    SCOPED_TRACE(name);
+    SolveOptions options;
+    options.ram_budget_bytes = plain;
+    options.time_limit_seconds = 20;
+    options.method = name;
+    options.solver.kind = SolverKind::kGurobi;
+    options.solver.gurobi_command = {"false"};
+    const Schedule schedule = planWith(graph, profile, options);
+    EXPECT_TRUE(schedule.hasPlan()) << schedule.message;
+    EXPECT_FALSE(options.solver.trouble->texts().empty());
+    options.solver.gurobi_command.clear();
+    EXPECT_THAT([&] { planWith(graph, profile, options); },
+                ThrowsMessage<ArgumentError>(HasSubstr("gurobi")));
+  }
+}
+
+// 300 links make a program of about 700,000 columns.
+TEST(PoetPaper, EndsInTimeWhereItsProgramIsNotBuiltInTime) {
+  const Graph graph = uniformChain(300, 100, 0);
+  const DeviceProfile profile = smallProfile();
+  SolveOptions options;
+  options.ram_budget_bytes = simulatePlain(graph, profile).peak_bytes / 2;
+  options.time_limit_seconds = 0.01;
+  const Schedule schedule = solvePoetPaper(graph, profile, options);
+  EXPECT_EQ(schedule.status, Status::kTimeLimit);
+  EXPECT_THAT(schedule.message, HasSubstr("building it takes longer"));
+  EXPECT_EQ(schedule.start, "");
 }
 
 TEST(PoetPaper, NeverBeatsAProvenOptimum) {

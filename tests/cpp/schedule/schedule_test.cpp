@@ -61,6 +61,7 @@ Schedule scheduleWithEverything(const Graph& graph) {
   s.energy_budget_joules = 0.7;
   s.least_energy_joules = 1.0 / 7;
   s.message = "two \"words\" é\n";
+  s.start = "window; starts: poet";
   return s;
 }
 
@@ -111,6 +112,7 @@ void expectSame(const Schedule& a, const Schedule& b) {
   EXPECT_EQ(a.energy_budget_joules, b.energy_budget_joules);
   EXPECT_EQ(a.least_energy_joules, b.least_energy_joules);
   EXPECT_EQ(a.message, b.message);
+  EXPECT_EQ(a.start, b.start);
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -123,6 +125,15 @@ template <class Matcher>
 void expectRefused(const std::string& text, const Matcher& says) {
   EXPECT_THAT([&] { Schedule::fromJson(text); }, ThrowsMessage<FormatError>(says))
       << text.substr(0, 400);
+}
+
+TEST(Schedule, FilesOfOlderVersionsNameNoStart) {
+  const Graph graph = threeOps().build();
+  const Schedule whole = scheduleWithEverything(graph);
+  Schedule older = whole;
+  older.start = "";
+  EXPECT_EQ(older.toJson(), replaced(whole.toJson(), "\"start\": \"window; starts: poet\",\n", ""));
+  expectSame(Schedule::fromJson(older.toJson()), older);
 }
 
 TEST(Schedule, BesideMoreHasGreaterFiguresInBytesAlone) {
