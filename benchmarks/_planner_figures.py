@@ -120,6 +120,7 @@ def time_over_size(cells: list[dict[str, Any]]) -> Any:
             xytext=(4, 6),
             textcoords="offset points",
             fontsize=7,
+            rotation=25,
             color="#333",
         )
     axes.set_xscale("log")
@@ -128,7 +129,7 @@ def time_over_size(cells: list[dict[str, Any]]) -> Any:
     axes.set_ylabel("seconds (of work)")
     axes.set_title(f"Time to plans, slack {cells[0]['slack']:g}, recomputing", loc="left")
     finish(axes)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 0.25))
     return figure
 
 

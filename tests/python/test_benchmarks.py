@@ -294,7 +294,7 @@ def test_the_committed_data_can_be_drawn(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(draw, "FIGURES", tmp_path)
     draw.main()
     drawn = {path.name for path in tmp_path.iterdir()}
-    assert {"memory_in_a_step.png", "peak_and_time.png"} <= drawn
+    assert {"memory_in_a_step.png", "peak_and_time.png", "planner_gap.png"} <= drawn
 
 
 def test_data_survive_being_written_and_read(
