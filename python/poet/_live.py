@@ -9,7 +9,7 @@ import os
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -216,11 +216,13 @@ def run_step(
     *,
     held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None = None,
     inputs: list[torch.Tensor] | None = None,
+    tell: Callable[[dict[str, Any]], object] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Runs one step under the session; returns its result and the session's report.
 
     `held` gives the tensors that are resident and the gradients among them, in place of all that
-    Python holds; `inputs` are the batch's, in place of those among the arguments.
+    Python holds; `inputs` are the batch's, in place of those among the arguments. `tell` is shown
+    the report of a step that raises.
 
     Whatever the step raises comes out unchanged, after everything that was away is back.
 
@@ -246,7 +248,17 @@ def run_step(
         finally:
             if _C.is_listening():
                 report = _end_step(session, failed)
+                _tell_of_failed(report, failed, tell)
     return result, report
+
+
+def _tell_of_failed(
+    report: dict[str, Any], failed: bool, tell: Callable[[dict[str, Any]], object] | None
+) -> None:
+    """A warning that is made an error must not come in place of the step's own."""
+    if failed and tell is not None:
+        with suppress(BudgetWarning):
+            tell(report)
 
 
 def _resident(
@@ -258,7 +270,12 @@ def _resident(
 
 
 def run_unrecorded(
-    session: _C.Session, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    session: _C.Session,
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    tell: Callable[[dict[str, Any]], object] | None = None,
 ) -> tuple[Any, dict[str, Any] | None]:
     """Runs one step with neither a plan nor a recording, only inside the budget.
 
@@ -285,6 +302,7 @@ def run_unrecorded(
         finally:
             if _C.is_listening():
                 report = _end_step(session, failed)
+                _tell_of_failed(report, failed, tell)
     return result, report
 
 

@@ -177,11 +177,13 @@ class WrappedStep:
         shown = batch or tensors_behind((args, kwargs))
         self._session.expect_batch(shown)
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
-            result, excess = run_unrecorded(self._session, self._step, args, kwargs)
-            self._planner.tell_of_excess(excess)
+            tell = self._planner.tell_of_excess
+            result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
+            tell(excess)
             return result
-        result, report = run_step(self._session, self._step, args, kwargs, inputs=batch)
-        self._planner.tell_of_excess(report)
+        tell = self._planner.tell_of_excess
+        result, report = run_step(self._session, self._step, args, kwargs, inputs=batch, tell=tell)
+        tell(report)
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)
         self._note(report)

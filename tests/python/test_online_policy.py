@@ -292,6 +292,24 @@ def test_the_state_of_an_optimizer_leaves_until_it_is_shown() -> None:
     in_a_process_of_its_own(_check_state_of_an_optimizer)
 
 
+def test_a_call_that_raises_tells_what_it_went_above_its_budget_by() -> None:
+    (own, _), x = _net()
+
+    def failing(x: torch.Tensor) -> None:
+        own(x)
+        raise KeyError("the program's own")
+
+    def wrapped() -> Callable[..., None]:
+        return poet.wrap(failing, ram_budget=4096, paging=False, cache_dir=None, strict=False)
+
+    with pytest.warns(poet.BudgetWarning, match="above its budget"), pytest.raises(KeyError):
+        wrapped()(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", poet.BudgetWarning)
+        with pytest.raises(KeyError):
+            wrapped()(x)
+
+
 def test_a_share_holds_from_the_second_call_on() -> None:
     (own, _), x = _net()
     step = poet.wrap(own, ram_budget="80%", paging=False, cache_dir=None, time_limit_s=1)
