@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -16,17 +17,26 @@ _GRACE_S = 20.0  # past its time limit, before it is killed
 
 
 def solver_path() -> str:
-    """$POET_SOLVER, or the `poet-solver` of the search path.
+    """$POET_SOLVER, the `poet-solver` of the search path, or that of poet where it is installed.
 
     Raises:
-        SystemExit: neither is there.
+        SystemExit: none is there.
     """
-    found = os.environ.get("POET_SOLVER") or shutil.which("poet-solver")
+    found = os.environ.get("POET_SOLVER") or shutil.which("poet-solver") or _installed()
     if found is None:
         sys.exit(
-            "poet-solver: not on the search path; name it in the environment variable POET_SOLVER"
+            "poet-solver: not on the search path, and poet is not installed; name it in the "
+            "environment variable POET_SOLVER"
         )
     return found
+
+
+def _installed() -> str | None:
+    """In poet's package, which is not imported."""
+    poet = importlib.util.find_spec("poet")
+    folders = poet.submodule_search_locations if poet is not None else None
+    places = [Path(folder) / "bin" / "poet-solver" for folder in folders or ()]
+    return next((str(place) for place in places if place.is_file()), None)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from paper_graphs import PLATFORMS, LayerGraph, Platform
 LIMITS = dict.fromkeys(paper_graphs.NAMES, 2.0) | {"bert": 10.0, "resnet50": 30.0}
 SHARES = (90, 70, 50, 30)
 RUNTIME_MULTIPLIER = 1.5
+BOUND = "planner_layer_graphs_unproven"  # of bounds.toml
 _TO_START = 0.05  # seconds of a process beside its search
 DATA = Path(__file__).resolve().parent.parent / "data" / "planner_paper.json"
 
@@ -139,7 +140,7 @@ def main() -> None:
     if options.save:
         save(records)
     failed = sum(not record["passes"] for record in records)
-    print(json.dumps({"value": failed, "cells": len(records)}))
+    print(json.dumps({"values": {BOUND: failed}, "cells": len(records)}))
 
 
 if __name__ == "__main__":

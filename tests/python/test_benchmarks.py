@@ -34,6 +34,7 @@ sys.path += [str(REPOSITORY / "demo"), str(REPOSITORY / "benchmarks" / "planner"
 
 import _digits  # noqa: E402
 import _report  # noqa: E402
+import paper_table  # noqa: E402
 import table  # noqa: E402
 
 MIB = 2**20
@@ -258,7 +259,9 @@ def given_by(command: str) -> set[str]:
         return set(exactness.bound_values(rows, options.name))
     if name == "comparison":
         return comparison.bound_ids(comparison.parse(words))
-    one_value = {module.__name__: module.BOUND for module in (presets, finetuning, claims)}
+    one_value = {
+        module.__name__: module.BOUND for module in (presets, finetuning, claims, paper_table)
+    }
     one_value["make"] = paper.run.BOUND  # paper/make.py
     if name in one_value:
         return {one_value[name]}
