@@ -85,7 +85,7 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
          .deadline = &choice.deadline()});
     if (!program.complete()) break;
     const planner::LpResult lp = planner::makeLpSolver(program.model(), options.solver)
-                                     ->solve(std::max(choice.deadline().left(), 0.05));
+                                     ->solve(std::max(choice.deadline().left(), kLeastSeconds));
     impossible = impossible || (share == 1.0 && lp.status == planner::SolverStatus::kInfeasible);
     if (lp.x.empty()) break;
     solved = true;

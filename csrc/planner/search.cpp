@@ -69,9 +69,8 @@ constexpr double kWholeProgramShare = 0.6;
 constexpr double kWholeProgramGap = 1e-4;
 constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
-constexpr double kCloseEnough =
-    5e-7;  // of the plain step's seconds, to the bound: half of kOptimalGap
-constexpr double kLeastGain = 5e-7;  // likewise; less is no progress
+// Of the plain step's seconds, half of kOptimalGap: to the bound; and what is no progress.
+constexpr double kCloseEnough = 5e-7, kLeastGain = 5e-7;
 // What is close to the bound in terms of the whole step may be far from it in terms of what the
 // plan costs.
 constexpr double kEnoughOfCost = 0.1;

@@ -161,8 +161,10 @@ void Session::noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack
 
 void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
-  noteRunning(op, *stack);
-  if (policy_.isActive() && Listener::areSeveral()) claim_->add(running_);
+  if (policy_.isActive()) {
+    noteRunning(op, *stack);
+    if (Listener::areSeveral()) claim_->add(running_);
+  }
   bringBackFor(op, *stack);
   recorder_->setLent(lent_);
   recorder_->setKept(&kept_);

@@ -25,6 +25,17 @@ void squeeze(Session& session, int64_t bytes = 1, Strictness strictness = Strict
   session.setBudget(options, strictness);
 }
 
+// Likewise, with a store in that folder.
+void squeezeAndPage(Session& session, const std::string& folder) {
+  OnlineOptions options;
+  options.budget_bytes = 1;
+  options.paging = true;
+  options.profile = hostProfile();
+  options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
+  session.setStore(folder);
+  session.setBudget(options, Strictness::kNever);
+}
+
 bool isAway(const at::Tensor& t) {
   try {
     t.data_ptr();
@@ -215,13 +226,7 @@ TEST_F(OnlinePolicyTest, PagingMovesWhatCannotBeComputedAgain) {
         read = a.add(0);
       },
       /*verify=*/true);
-  OnlineOptions options;
-  options.budget_bytes = 1;
-  options.paging = true;
-  options.profile = hostProfile();
-  options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
-  live.session().setStore(folder.path());
-  live.session().setBudget(options, Strictness::kNever);
+  squeezeAndPage(live.session(), folder.path());
   live.run();
   EXPECT_TRUE(away);
   EXPECT_GT(live.session().onlineCounters().page_outs, 0);
@@ -255,13 +260,7 @@ class FromBefore : public OnlinePolicyTest {
                           return known;
                         }},
               /*verify=*/true) {
-    OnlineOptions options;
-    options.budget_bytes = 1;
-    options.paging = true;
-    options.profile = hostProfile();
-    options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
-    live_.session().setStore(folder_.path());
-    live_.session().setBudget(options, Strictness::kNever);
+    squeezeAndPage(live_.session(), folder_.path());
   }
 
   // A call in which `hook` runs once the state has had reason to leave.
@@ -373,13 +372,7 @@ TEST_F(OnlinePolicyTest, WhatACallHasLeftLeavesInTheNext) {
         state = state.defined() ? state.add_(1) : y.exp();
       },
       /*verify=*/true);
-  OnlineOptions options;
-  options.budget_bytes = 1;
-  options.paging = true;
-  options.profile = hostProfile();
-  options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
-  live.session().setStore(folder.path());
-  live.session().setBudget(options, Strictness::kNever);
+  squeezeAndPage(live.session(), folder.path());
   live.run();
   live.run();
   EXPECT_TRUE(away);
