@@ -19,11 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from graphs import FOLDER, TracedStep, traced
-from table import OTHERS, ROWS, STORE, device
+from table import OTHERS, ROWS, STORE, plain_joules, solve_step
 
 from _data import context, load, measured, save
 from poet._enums import Solver
-from poet._solve import solve_on
 
 DATA = "planner_course"
 PARTS = ("search", "budgets")
@@ -36,22 +35,8 @@ SLACKS = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05)
 
 def _solve(step: TracedStep, slack: float, mode: str, seconds: float) -> dict[str, Any]:
     """One solve; plan and bound, where there are any, in percent of plain's cost."""
-    profile = device(mode)
-    schedule = solve_on(
-        step.graph,
-        profile,
-        ram_budget_bytes=step.budget(slack),
-        runtime_budget_seconds=None,
-        minimize="energy",
-        recompute=True,
-        paging=mode != "recompute",
-        away_between_steps=False,
-        time_limit_s=seconds,
-        solver=Solver.CBC,
-        deterministic=True,
-    )
-    watts = profile.compute_watts + profile.idle_watts + profile.memory_watts
-    plain = watts * step.graph.plain_seconds
+    schedule = solve_step(step, slack, mode, seconds, solver=Solver.CBC, deterministic=True)
+    plain = plain_joules(step, mode)
 
     def percent(value: float | None) -> float | None:
         return None if value is None else 100 * (value / plain - 1)

@@ -110,6 +110,40 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def solve_step(
+    step: TracedStep,
+    slack: float,
+    mode: str,
+    seconds: float,
+    *,
+    solver: Solver,
+    deterministic: bool,
+    method: str = "poet",
+) -> _C.Schedule:
+    """One process of the solver, on one thread."""
+    return solve_on(
+        step.graph,
+        device(mode),
+        ram_budget_bytes=step.budget(slack),
+        runtime_budget_seconds=None,
+        minimize="energy",
+        recompute=True,
+        paging=mode != "recompute",
+        away_between_steps=False,
+        time_limit_s=seconds,
+        solver=solver,
+        deterministic=deterministic,
+        method=method,
+    )
+
+
+def plain_joules(step: TracedStep, mode: str) -> float:
+    """What the step takes as it was recorded."""
+    profile = device(mode)
+    watts = profile.compute_watts + profile.idle_watts + profile.memory_watts
+    return float(watts * step.graph.plain_seconds)
+
+
 def measure(
     step: TracedStep,
     slack: float,
@@ -121,23 +155,10 @@ def measure(
     method: str = "poet",
 ) -> dict[str, Any]:
     """Solves once and says what came of it."""
-    budget = step.budget(slack)
-    profile = device(mode)
     used = processor_seconds()
     begin = time.perf_counter()
-    schedule = solve_on(
-        step.graph,
-        profile,
-        ram_budget_bytes=budget,
-        runtime_budget_seconds=None,
-        minimize="energy",
-        recompute=True,
-        paging=mode != "recompute",
-        away_between_steps=False,
-        time_limit_s=seconds,
-        solver=solver,
-        deterministic=deterministic,
-        method=method,
+    schedule = solve_step(
+        step, slack, mode, seconds, solver=solver, deterministic=deterministic, method=method
     )
     took = time.perf_counter() - begin
     used = processor_seconds() - used
@@ -153,12 +174,11 @@ def measure(
         "limit_seconds": seconds,
         "solver": str(solver),
         "deterministic": deterministic,
-        "budget_bytes": budget,
+        "budget_bytes": step.budget(slack),
         "least_ram_budget": schedule.least_ram_budget,
     }
     if schedule.has_plan:
-        watts = profile.compute_watts + profile.idle_watts + profile.memory_watts
-        plain = watts * step.graph.plain_seconds
+        plain = plain_joules(step, mode)
         value = schedule.energy_joules
         bound = schedule.bound if schedule.bound is not None else 0.0
         record |= {
