@@ -168,13 +168,25 @@ std::vector<OpRecord> Executor::exchangeRecords(std::vector<OpRecord> records) {
   return std::exchange(records_, std::move(records));
 }
 
+// Gradients that the plan takes to be there may have been set to None: that is how steps that begin
+// alike come to differ.
 int64_t Executor::unshownBytes() const {
   const Graph& graph = plan_->graph();
+  const Recording& recording = plan_->recording();
+  std::vector<bool> is_none(graph.values().size(), false);
+  for (const OutsideValue& outside : recording.outside) {
+    if (!outside.is_gradient) continue;
+    const auto parameter = outside.parameter.lock();
+    is_none[static_cast<size_t>(outside.value.index)] =
+        !parameter || !at::Tensor(parameter).grad().defined();
+  }
   int64_t bytes = graph.baseBytes();
   for (ValueId v(0); v.index < graph.numValues(); ++v.index) {
-    const OpId shown = plan_->recording().first_shown[static_cast<size_t>(v.index)];
-    if (static_cast<size_t>(shown.index) < k_ || graph.value(v).producer.valid()) continue;
-    const bool gone = graph.value(v).death < OpId(static_cast<int64_t>(k_));
+    const auto i = static_cast<size_t>(v.index);
+    if (static_cast<size_t>(recording.first_shown[i].index) < k_ ||
+        graph.value(v).producer.valid())
+      continue;
+    const bool gone = graph.value(v).death < OpId(static_cast<int64_t>(k_)) || is_none[i];
     if (!gone && !residency_[v].away) bytes += graph.value(v).bytes;
   }
   return bytes;

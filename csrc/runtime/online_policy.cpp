@@ -167,25 +167,27 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
   const Op& node = recorder_->node(id);
   const OpTraits& traits = traitsOf(op.handle);
   grow();
+  std::vector<ValueId> shown;
   size_t i = 0;
   forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
     const ValueId v = op.in[i++].value;
     if (!v.valid()) return true;
     bind(v, t);
-    lock(v);
+    shown.push_back(v);
     return true;
   });
-  if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
-  if (!node.reads_no_data && !traits.is_view) {
-    for (const Slot& slot : op.in) {
-      if (slot.value.valid()) materialize(slot.value);
-    }
-  }
+  const bool reads = !node.reads_no_data && !traits.is_view;
+  std::vector<ValueId> read;
+  if (reads) read = shown;
   for (const ValueId v : node.inputs) {  // those that are lent are not among its arguments
-    if (!at(v).bound || at(v).locks > 0) continue;
-    lock(v);
-    materialize(v);
+    if (at(v).bound && std::find(shown.begin(), shown.end(), v) == shown.end()) read.push_back(v);
   }
+  if (!reads) {
+    for (const ValueId v : shown) lock(v);
+  }
+  if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
+  bringTogether(read);
+  locked_.insert(locked_.end(), read.begin(), read.end());
   for (const ValueId x : node.mutates) beforeWrite(x);
   records_.resize(static_cast<size_t>(id.index) + 1);
   if (node.replayable && options_.recompute) {

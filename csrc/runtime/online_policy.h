@@ -91,7 +91,7 @@ struct OnlineCounters {
 // Not thread-safe: the session serializes.
 class POET_API OnlinePolicy final : public Companion, public RoomMaker {
  public:
-  // Of one step: replays for each op so far; beyond that it thrashes, and nothing is evicted.
+  // Of one step: replays for each op so far; beyond that it thrashes, and values leave to the store only.
   static constexpr int64_t kMostReplaysPerOp = 30;
   // Values below that are left alone.
   static constexpr int64_t kLeastBytes = 512;
@@ -188,7 +188,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     int32_t recipe = -1;
     int32_t version = 0;
     int32_t wanted = 0;  // absent values whose recipes need it
-    int32_t locks = 0;
+    int32_t locks = 0;   // may not leave
+    int32_t waits = 0;   // for other inputs: may leave to the store
     uint32_t mark = 0;      // the round that looked at it last
     bool found = false;     // by that round: it can come back
     bool bound = false;     // has been shown
@@ -249,6 +250,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool recoverable(ValueId v);
   bool recoverable(ValueId v, uint32_t round);
   bool evictOne();
+  bool evictWaiting();
   bool thrashes() const;
   bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
@@ -259,10 +261,12 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool evict(ValueId v, bool to_store);
   bool copyToStore(ValueId v);
   void materialize(ValueId v);
+  void bringTogether(const std::vector<ValueId>& values);
   bool load(ValueId v);
   void replay(int32_t recipe);
   void replayOp(OpId op, Made& made);
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
+  StorageHold storageOf(ValueId v) const;
   at::Tensor tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const;
   void install(ValueId v, StorageHold fresh);
   void leave(ValueId v);

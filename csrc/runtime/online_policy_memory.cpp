@@ -150,11 +150,12 @@ bool OnlinePolicy::putAwayOne(double most_score) {
   return false;
 }
 
-// The value with the least score, if any may leave.
+// The value with the least score, if any may leave. Where there have been too many replays, to the
+// store only.
 bool OnlinePolicy::evictOne() {
-  constexpr double kAnyScore = std::numeric_limits<double>::infinity();
   const bool pages = paging();
-  if (thrashes()) return pages && putAwayOne(kAnyScore);
+  const bool replays = !thrashes();
+  if (!pages && !replays) return false;
   struct Candidate {
     double score;
     ValueId value;
@@ -164,12 +165,12 @@ bool OnlinePolicy::evictOne() {
   std::vector<Candidate> heap;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     const LiveRecipe* recipe = recipeOf(v);
-    const bool again = recipe != nullptr && mayRun(*recipe);
-    const bool stores = pages && at(v).alive;
-    if ((!again && !stores) || !mayLeave(v)) continue;
+    const bool again = replays && recipe != nullptr && mayRun(*recipe);
+    if ((!again && !pages) || !mayLeave(v) || at(v).waits > 0) continue;
     const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
     if (again) heap.push_back({scores_->costOf(v.index) / weight, v, false});
-    if (stores) heap.push_back({pageSeconds(at(v).bytes, hasCopy(v)) / weight, v, true});
+    if (pages && at(v).alive)
+      heap.push_back({pageSeconds(at(v).bytes, hasCopy(v)) / weight, v, true});
   }
   std::make_heap(heap.begin(), heap.end());
   for (; !heap.empty(); heap.pop_back()) {
@@ -178,12 +179,20 @@ bool OnlinePolicy::evictOne() {
     if (pages && putAwayOne(best.score)) return true;
     if (at(best.value).resident && evict(best.value, best.to_store)) return true;
   }
-  return pages && putAwayOne(kAnyScore);
+  return pages && (putAwayOne(std::numeric_limits<double>::infinity()) || evictWaiting());
+}
+
+// What waits for other inputs of its op leaves last, and only to the store: it comes back alone.
+bool OnlinePolicy::evictWaiting() {
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (at(v).waits > 0 && mayLeave(v) && evict(v, true)) return true;
+  }
+  return false;
 }
 
 bool OnlinePolicy::copyToStore(ValueId v) {
   if (hasCopy(v)) return true;
-  const StorageHold storage = at(v).ref.lock();
+  const StorageHold storage = storageOf(v);
   if (!storage) return false;
   if (pager_.write(v, storage, verify_ ? contentHash(v, *storage) : 0) && pager_.settle(v))
     return true;
@@ -289,6 +298,29 @@ void OnlinePolicy::materialize(ValueId v) {
   POET_INTERNAL_ASSERT(entry.resident, "value ", v.index, " did not come back");
 }
 
+// All of them at once, locked. While the later ones come back, by replays that may go deep, the
+// earlier ones may leave to the store: only together must they fit beside the op that reads them.
+void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
+  for (const ValueId v : values) ++at(v).waits;
+  const auto wait_no_more = [&] {
+    for (const ValueId v : values) --at(v).waits;
+  };
+  try {
+    for (const ValueId v : values) materialize(v);
+  } catch (...) {
+    wait_no_more();
+    throw;
+  }
+  wait_no_more();
+  for (const ValueId v : values) ++at(v).locks;
+  try {
+    for (const ValueId v : values) materialize(v);
+  } catch (...) {
+    for (const ValueId v : values) --at(v).locks;
+    throw;
+  }
+}
+
 // False if the copy is lost and the value can be computed again. Throws StoreError if it cannot.
 bool OnlinePolicy::load(ValueId v) {
   StorageHold fresh;
@@ -316,16 +348,14 @@ void OnlinePolicy::replay(int32_t recipe) {
                          " is needed before op ", running_.index, ", and value ", need.value.index,
                          ", which it was made from, has changed");
   }
-  size_t locked = 0;
+  std::vector<ValueId> inputs;
+  for (const Need& need : needs) inputs.push_back(need.value);
+  bringTogether(inputs);
   const auto unlock = [&] {
-    for (size_t i = 0; i < locked; ++i) --at(needs[i].value).locks;
+    for (const ValueId v : inputs) --at(v).locks;
   };
   Made made;
   try {
-    for (; locked < needs.size(); ++locked) {
-      materialize(needs[locked].value);
-      ++at(needs[locked].value).locks;
-    }
     const Stopwatch watch(&counters_.replay_seconds);
     const Count count(replaying_);
     const AllocatorTap::RoomGuard room(this);
@@ -367,16 +397,24 @@ uint64_t OnlinePolicy::contentHash(ValueId v, const c10::StorageImpl& storage) c
   return Verifier::contentHash(storage, v, producer.valid() ? &recorder_->op(producer) : nullptr);
 }
 
+// With its data, if that is there.
+StorageHold OnlinePolicy::storageOf(ValueId v) const {
+  const Entry& entry = at(v);
+  if (entry.own) return entry.own;
+  StorageHold storage = entry.ref.lock();
+  if (!storage && entry.hold) {  // its storage is dead, its memory is not
+    storage = emptyStorage(entry.bytes);
+    storage->set_data_ptr_noswap(c10::DataPtr(entry.hold.block(), at::kCPU));
+  }
+  return storage;
+}
+
 at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const {
   for (const auto& [v, scratch] : made) {
     if (v == slot.value) return tensorOn(scratch, slot);
   }
   const Entry& entry = at(slot.value);
-  StorageHold storage = entry.own ? entry.own : entry.ref.lock();
-  if (!storage && entry.hold) {  // its storage is dead, its memory is not
-    storage = emptyStorage(entry.bytes);
-    storage->set_data_ptr_noswap(c10::DataPtr(entry.hold.block(), at::kCPU));
-  }
+  StorageHold storage = storageOf(slot.value);
   if (!storage && reads_no_data) storage = emptyStorage(entry.bytes);
   POET_INTERNAL_ASSERT(storage && (reads_no_data || entry.resident), "a replay before op ",
                        running_.index, " needs value ", slot.value.index, ", which is not there");
