@@ -36,16 +36,17 @@ StorageHold AwayBetween::bytesOf(const PageCopy& copy, bool is_overwritten) {
   }
 }
 
-void AwayBetween::restore(c10::StorageImpl* storage, bool is_overwritten) {
+bool AwayBetween::restore(c10::StorageImpl* storage, bool is_overwritten) {
   const auto found = number_.find(storage);
-  if (found == number_.end()) return;
+  if (found == number_.end()) return false;
   const Entry& entry = entries_[found->second];
-  if (const StorageHold alive = entry.storage.lock()) {
+  const StorageHold alive = entry.storage.lock();
+  if (alive) {
     const StorageHold fresh = bytesOf(entry.copy, is_overwritten);
     putBack(*alive, *fresh);
-    ++pager_.counters().unplanned_page_ins;
   }
   pager_.release(take(storage));
+  return static_cast<bool>(alive);
 }
 
 void AwayBetween::restoreAll() {

@@ -22,8 +22,8 @@ class AwayBetween {
   // Hands the copy over; invalid where there is none.
   PageCopy take(c10::StorageImpl* storage);
   // Puts the data back if it is away. Throws what Pager::read throws; it is still away then, unless
-  // all of it is about to be overwritten: then any data will do.
-  void restore(c10::StorageImpl* storage, bool is_overwritten = false);
+  // all of it is about to be overwritten: then any data will do. False if it was not away.
+  bool restore(c10::StorageImpl* storage, bool is_overwritten = false);
   // All of them, each tried; throws the first error.
   void restoreAll();
   // Forgets what the program has dropped.

@@ -181,11 +181,17 @@ void Session::moveOut() {
 void Session::bringBackFor(const at::Tensor& t, bool is_overwritten) {
   if (between_.empty() || !isManaged(t)) return;
   const bool is_recorded = recorder_ != nullptr;
+  const bool is_policed = is_recorded && policy_.isActive();
   std::optional<AllocatorTap::HiddenGuard> hidden;
   std::optional<AllocatorTap::RoomGuard> room;
   if (is_recorded) hidden.emplace();
-  if (is_recorded && policy_.isActive()) room.emplace(&policy_);
-  between_.restore(t.storage().unsafeGetStorageImpl(), is_overwritten);
+  if (is_policed) room.emplace(&policy_);
+  if (!between_.restore(t.storage().unsafeGetStorageImpl(), is_overwritten)) return;
+  if (is_policed) {
+    policy_.notePageIn();
+  } else {
+    ++executor_.pager().counters().unplanned_page_ins;
+  }
 }
 
 // What the op reads first: where that is lost, what it would have overwritten stays as it is.

@@ -174,9 +174,13 @@ def test_the_first_call_stays_inside_its_budget_or_says_so(
         budget += resident_bytes()
         online = _Online(case, budget, paging=paging)
         batch = case.batches(0)
+        known = resident_bytes()
+        peaks.mark()
         peaks.mark()
         online(*batch)
-    (peak,) = peaks.bytes
+    begun, peak = peaks.bytes
+    if kind == "no_sync":  # the reducer's buckets: counted once an operator shows them
+        budget += begun - known
     report = online.reports[0]
     if kind in _HELD:
         assert report["over_bytes"] == 0, report["over_text"]
