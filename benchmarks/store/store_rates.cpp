@@ -8,9 +8,7 @@
 // which the files grow, does not count. Prints a JSON object: medians over the rounds, of bytes a
 // second and of the ratio to the raw rate in the same round; the shares of cores that the process
 // took. benchmarks/store/rates.py runs it beside fio.
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -36,7 +35,6 @@ using poet::store::FileStore;
 using poet::store::IoEngine;
 using poet::store::IoPath;
 using poet::store::IoRequest;
-using poet::store::PageFile;
 using poet::store::Transfer;
 using Value = std::vector<std::byte>;
 
@@ -72,15 +70,26 @@ void fillRandomly(std::byte* data, int64_t bytes, uint64_t seed) {
   }
 }
 
-// Requests of one kind over the whole of a file, kRawDepth at once.
+// The descriptor of this process's file without a name in the directory.
+int descriptorIn(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error);
+    if (target.starts_with(directory)) return std::stoi(entry.path().filename());
+  }
+  std::fprintf(stderr, "no open file in %s\n", directory.c_str());
+  std::exit(1);
+}
+
+// Requests of one kind over the beginning of the store's file, kRawDepth at once.
 class RawFile {
  public:
   RawFile(const std::string& directory, bool direct, IoPath path, int64_t bytes)
-      : file_(directory, direct),
+      : fd_(descriptorIn(directory)),
+        direct_(direct),
         bytes_(bytes / kRawBytes * kRawBytes),
         buffer_(kRawDepth * kRawBytes),
         engine_(poet::store::openEngine(path, direct, kRawDepth)) {
-    file_.growTo(bytes_);
     fillRandomly(buffer_.data(), buffer_.bytes(), 1);
   }
 
@@ -93,8 +102,12 @@ class RawFile {
         if (free.empty()) free.push_back(checked(engine_->take(true)));
         IoRequest* const request = free.back();
         free.pop_back();
-        std::byte* const data = buffer_.data() + (request - requests) * kRawBytes;
-        *request = file_.request(kind, data, kRawBytes, at);
+        request->kind = kind;
+        request->fd = fd_;
+        request->direct = direct_;
+        request->data = buffer_.data() + (request - requests) * kRawBytes;
+        request->bytes = kRawBytes;
+        request->offset = at;
         engine_->submit(request);
       }
       while (free.size() < kRawDepth) free.push_back(checked(engine_->take(true)));
@@ -108,7 +121,8 @@ class RawFile {
     std::exit(1);
   }
 
-  PageFile file_;
+  const int fd_;
+  const bool direct_;
   const int64_t bytes_;
   const AlignedBuffer buffer_;
   const std::unique_ptr<IoEngine> engine_;
@@ -176,19 +190,23 @@ struct Rates {
 
 void measure(Values& values, RawFile& raw, double bytes, int rounds) {
   Rates writes, reads;
-  double wall = 0, processor = 0;
-  for (int round = 0; round <= rounds; ++round) {
-    for (const Transfer kind : {Transfer::kWrite, Transfer::kRead}) {
-      const bool raw_first = round % 2 == 0;
-      double raw_seconds = raw_first ? raw.seconds(kind) : 0;
-      const double before = processorSeconds();
-      const double seconds = values.seconds(kind);
-      processor += processorSeconds() - before;
-      wall += seconds;
-      if (!raw_first) raw_seconds = raw.seconds(kind);
-      if (round > 0) (kind == Transfer::kWrite ? writes : reads).add(bytes, seconds, raw_seconds);
-    }
+  double wall = 0, processor = 0, write_seconds = 0, read_seconds = 0;
+  const auto carry = [&] {
+    const double before = processorSeconds();
+    write_seconds = values.seconds(Transfer::kWrite);
+    read_seconds = values.seconds(Transfer::kRead);
+    processor += processorSeconds() - before;
+    wall += write_seconds + read_seconds;
     values.release();
+  };
+  for (int round = 0; round <= rounds; ++round) {
+    if (round % 2 == 0) carry();
+    const double raw_write_seconds = raw.seconds(Transfer::kWrite);
+    const double raw_read_seconds = raw.seconds(Transfer::kRead);
+    if (round % 2 != 0) carry();
+    if (round == 0) continue;
+    writes.add(bytes, write_seconds, raw_write_seconds);
+    reads.add(bytes, read_seconds, raw_read_seconds);
   }
   std::printf("{");
   writes.print("write");

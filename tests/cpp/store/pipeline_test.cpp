@@ -104,20 +104,22 @@ TEST_P(StorePipeline, GivesBackWhatItWasGivenWhileMuchIsUnderWay) {
 }
 
 TEST_P(StorePipeline, TheWayIsTheOneThatWasAskedFor) {
-  queue_->wait(begin(*queue_, randomValue(5000, 1)));
+  const Bytes value = randomValue(5000, 1);
+  queue_->wait(begin(*queue_, value));
   if (GetParam().options.engine || !GetParam().options.direct) return;
   EXPECT_EQ(store_->path(), GetParam().options.path);
 }
 
 TEST_P(StorePipeline, AReleaseWaitsForTheReadsBeforeIt) {
   const Bytes value = randomValue(9 << 20, 2);
+  const Bytes other = randomValue(9 << 20, 3);
   for (int round = 0; round < 3; ++round) {
     const int64_t slot = queue_->wait(begin(*queue_, value));
     std::vector<Bytes> back(3, Bytes(value.size()));
     std::vector<Ticket> reads;
     for (Bytes& each : back) reads.push_back(queue_->read(slot, each.data()));
     queue_->release(slot);
-    const Ticket next = begin(*queue_, randomValue(9 << 20, 3));  // into the same place
+    const Ticket next = begin(*queue_, other);  // into the same place
     for (const Ticket& read : reads) queue_->wait(read);
     for (const Bytes& each : back) EXPECT_EQ(each, value);
     queue_->release(queue_->wait(next));
