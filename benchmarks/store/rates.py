@@ -124,7 +124,8 @@ def main() -> None:
         sys.exit("rates.py: fio is missing (apt-get install fio)")
     program = options.program or options.build / "tests" / "cpp" / "store_rates"
     if options.program is None:
-        command = ["cmake", "--build", str(options.build), "--target", "store_rates"]
+        cmake = shutil.which("cmake") or str(Path(sys.executable).parent / "cmake")
+        command = [cmake, "--build", str(options.build), "--target", "store_rates"]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     rows = []
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
