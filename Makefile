@@ -40,8 +40,8 @@ IN_VENV := PATH="$(abspath $(BIN)):$$PATH"
 # run(LOG, COMMAND): the command's output goes to a file, whose end is shown when it fails; meanwhile, how far the build is.
 run = tools/watched.sh $(1) bash -c '$(subst ','\'',$(2))'
 # Suites of poet_core: what has threads, and what valgrind gets through in minutes.
-THREADED := TransferQueue*:PageStore*:*PageStore*:*StoreFault*:StoreDamage*:PageArena*:FileIo*:WorkMeter*:ChildProcess*
-PLAIN := Graph*:Coarsening*:Recipes.*:Cycles*:Slicing*:Json*:ByteIo*:Compact*:Schedule*:RewrittenGraph*:EnergyBudget*:Simulator.*:SimulatorPaging*:Program*:Liveness*:Chunk*:Extent*:StoreDamage*:PageStoreTest.*:TransferQueue.*:PageMap*:-*FiveGigabytes*:ProgramSearch*
+THREADED := TransferQueue*:Ways/StorePipeline*:*IoEngine*:PageStore*:*PageStore*:*StoreFault*:StoreDamage*:PageArena*:FileIo*:WorkMeter*:ChildProcess*
+PLAIN := Graph*:Coarsening*:Recipes.*:Cycles*:Slicing*:Json*:ByteIo*:Compact*:Schedule*:RewrittenGraph*:EnergyBudget*:Simulator.*:SimulatorPaging*:Program*:Liveness*:Chunk*:Extent*:StoreDamage*:PageStoreTest.*:Ways/StorePipeline*:*IoEngine*:TransferQueue.*:PageMap*:-*FiveGigabytes*:ProgramSearch*
 CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the build needs from Debian, where that is possible without asking: apt-get exists, and we are root or sudo
 # wants no password. Anything that stays missing is reported, not fatal: CMake and the Makefile know what to do instead
-# (cbcbox for CBC, PyPI's headers for JSON) or name what is missing.
+# (cbcbox for CBC, PyPI's headers for JSON, threads for io_uring) or name what is missing.
 set -euo pipefail
 
-packages=(g++ python3-dev python3-venv pkg-config coinor-libcbc-dev libgtest-dev libgmock-dev ccache)
+packages=(g++ python3-dev python3-venv pkg-config coinor-libcbc-dev libgtest-dev libgmock-dev liburing-dev ccache)
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   echo "setup: no apt-get here; install a C++20 compiler and GoogleTest yourself"

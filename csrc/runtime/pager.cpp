@@ -186,11 +186,10 @@ StorageHold Pager::arrive(ValueId v) {
 
 void Pager::cancelRead(ValueId v) {
   if (!isArriving(v)) return;
-  try {
-    arrive(v);
-  } catch (const StoreError&) {
-    // Nobody wanted it; whoever does will hear of it.
-  }
+  --num_arriving_;
+  const Arrival arrival = std::exchange(arriving_[static_cast<size_t>(v.index)], Arrival());
+  const Stopwatch watch(&counters_.waited_seconds);
+  queue_->cancel(arrival.ticket);  // if it fails, nobody wanted it; whoever does will hear of it
 }
 
 StorageHold Pager::read(const PageCopy& copy) {

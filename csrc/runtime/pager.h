@@ -34,10 +34,10 @@ struct PagingCounters {
   int64_t shared_page_outs = 0;     // something else reads the memory, NumPy say: it stayed
   int64_t failed_page_ins = 0;      // recomputed instead, or an error
   int64_t paged_out_bytes = 0;
-  int64_t paged_in_bytes = 0;
-  double read_seconds = 0;    // the store's, beside the step or not
-  double write_seconds = 0;   // likewise
-  double waited_seconds = 0;  // the step's, for transfers
+  int64_t paged_in_bytes = 0;  // that arrived
+  double read_seconds = 0;     // the store's, beside the step or not
+  double write_seconds = 0;    // likewise
+  double waited_seconds = 0;   // the step's, for transfers
   int64_t repaired_chunks = 0;
   std::string trouble;  // the last failure; empty: there was none
 };
@@ -106,6 +106,7 @@ class Pager {
   bool isArriving(ValueId v) const { return num_arriving_ > 0 && at(arriving_, v).data; }
   // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
   StorageHold arrive(ValueId v);
+  // Waits no longer than until its memory is left alone.
   void cancelRead(ValueId v);
   // The value has died in the meantime: nobody waits for it, unless that is why it is read.
   void letDie(ValueId v);

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#ifdef __x86_64__
+#include <emmintrin.h>
+#endif
+
 namespace poet::store {
 namespace {
 
@@ -15,6 +19,23 @@ uint64_t scatter(uint64_t bits) {
   bits = (bits ^ (bits >> 32)) * kFirstFactor;
   bits = (bits ^ (bits >> 29)) * kSecondFactor;
   return bits ^ (bits >> 32);
+}
+
+// See Note [Stores past the caches].
+void streamWords(std::byte* target, const std::array<uint64_t, ChunkHash::kLanes>& words) {
+#ifdef __x86_64__
+  for (size_t i = 0; i < words.size(); ++i) {
+    _mm_stream_si64(reinterpret_cast<long long*>(target) + i, static_cast<long long>(words[i]));
+  }
+#else
+  std::memcpy(target, words.data(), sizeof(words));
+#endif
+}
+
+void finishStreaming() {
+#ifdef __x86_64__
+  _mm_sfence();
+#endif
 }
 
 }  // namespace
@@ -45,8 +66,9 @@ void ChunkHash::run(std::byte* target, std::byte* parity, const std::byte* sourc
   for (int64_t at = 0; at < bytes; at += kHashBytes) {
     std::array<uint64_t, kLanes> words;
     std::memcpy(words.data(), source + at, kHashBytes);
-    if constexpr (kCopy) std::memcpy(target + at, words.data(), kHashBytes);
+    if constexpr (kCopy && !kParity) std::memcpy(target + at, words.data(), kHashBytes);
     if constexpr (kParity) {
+      streamWords(target + at, words);
       std::array<uint64_t, kLanes> sum;
       std::memcpy(sum.data(), parity + at, kHashBytes);
       for (int i = 0; i < kLanes; ++i) sum[i] ^= words[i];
@@ -71,6 +93,7 @@ void ChunkHash::copy(std::byte* target, const std::byte* source, int64_t bytes) 
 void ChunkHash::copyWithParity(std::byte* target, std::byte* parity, const std::byte* source,
                                int64_t bytes) {
   run<true, true>(target, parity, source, bytes);
+  finishStreaming();
 }
 
 uint64_t ChunkHash::finish() const {

@@ -48,11 +48,18 @@ class ChunkLayout {
 // highest bit where it is, and a second flipped bit in the lane's next word could undo the first.
 // The seed holds the slot's and the chunk's number: bytes of an earlier value, or of another place,
 // are damage too.
+//
+// Note [Stores past the caches]
+// What is copied on the way out is read next by the disk, or by whatever carries its transfers
+// out, and by this processor never: such copies are written past the caches. Lines that another
+// core has just read from a buffer are dear to write again: copying was a third as fast while a
+// disk's transfers were under way (docs/store.md).
 class ChunkHash {
  public:
   ChunkHash(uint64_t seed, uint64_t index);
 
-  // `bytes` is a multiple of kHashBytes. The pointers need no alignment.
+  // `bytes` is a multiple of kHashBytes. Sources need no alignment, the target of copyWithParity
+  // that of a word.
   void update(const std::byte* source, int64_t bytes);
   void copy(std::byte* target, const std::byte* source, int64_t bytes);
   void copyWithParity(std::byte* target, std::byte* parity, const std::byte* source, int64_t bytes);

@@ -4,21 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "store/io_hooks.h"
-#include "store/stopwatch.h"
 
 namespace poet::store {
 namespace {
 
-constexpr int64_t kTransferBytes = 2 << 20;  // a multiple of every chunk's length is cut from it
 // Each has been tried several times: a dead disk is told soon, whatever the value's length.
-constexpr int kMostFailedTransfers = 2;
+constexpr int kMostFailedParts = 2;
 constexpr int64_t kLongestValueBytes = int64_t{1} << 60;
 
-int64_t chunksPerTransfer(const ChunkLayout& layout) {
-  return kTransferBytes / layout.chunkBytes();
+int64_t chunksPerPart(const ChunkLayout& layout) {
+  return Pipeline::kPartBytes / layout.chunkBytes();
 }
 
 uint64_t checksumOfParity(const ChunkLayout& layout, uint64_t seed, const std::byte* parity) {
@@ -27,24 +26,33 @@ uint64_t checksumOfParity(const ChunkLayout& layout, uint64_t seed, const std::b
   return hash.finish();
 }
 
+void checkNotCancelled(const PageTransfer& transfer) {
+  POET_CHECK_AS(StoreError, !transfer.is_cancelled, "poet: the transfer was cancelled");
+}
+
 }  // namespace
 
-// The parity's place is right behind the data's, so that the last transfer may take both.
-FileStore::FileStore(const std::string& directory, bool direct)
-    : file_(directory, direct),
-      buffer_(kTransferBytes + 2 * kLargestChunkBytes),
-      owner_(getpid()) {}
+FileStore::FileStore(const std::string& directory, PipelineOptions options)
+    : file_(directory, options.direct),
+      parity_(kLargestChunkBytes),
+      owner_(getpid()),
+      pipeline_(&file_, std::move(options)) {}
 
-const FileStore::Slot& FileStore::at(int64_t slot) const {
+FileStore::Slot& FileStore::at(int64_t slot) {
   const auto found = slots_.find(slot);
   POET_INTERNAL_ASSERT(found != slots_.end(), "the page store has no slot ", slot);
   return found->second;
 }
 
+const FileStore::Slot& FileStore::at(int64_t slot) const {
+  return const_cast<FileStore*>(this)->at(slot);
+}
+
 int64_t FileStore::bytesOf(int64_t slot) const { return at(slot).layout.valueBytes(); }
 
 int64_t FileStore::bufferBytes() const {
-  return buffer_.bytes() + checksum_bytes_ + slotsInUse() * static_cast<int64_t>(sizeof(Slot));
+  return pipeline_.bufferBytes() + parity_.bytes() + checksum_bytes_ +
+         slotsInUse() * static_cast<int64_t>(sizeof(Slot));
 }
 
 const StoreCounters& FileStore::counters() const {
@@ -83,153 +91,266 @@ Extent FileStore::takeExtent(int64_t bytes) {
   return {extents_.take(bytes).value(), bytes};
 }
 
-int64_t FileStore::write(const void* data, int64_t bytes) {
-  POET_CHECK(bytes >= 0 && bytes <= kLongestValueBytes, "page store: cannot write ", bytes,
-             " bytes");
-  checkOwner();
-  const Stopwatch stopwatch(&counters_.write_seconds);
-  Slot slot{ChunkLayout(bytes), {}, static_cast<uint64_t>(next_slot_), {}};
-  if (bytes > 0) {
-    slot.extent = takeExtent(slot.layout.fileBytes());
-    try {
-      beginTransfer(Transfer::kWrite);
-      writeChunks(slot, static_cast<const std::byte*>(data));
-    } catch (...) {
-      extents_.giveBack(slot.extent);
-      throw;
-    }
-  }
-  checksum_bytes_ += static_cast<int64_t>(slot.checksums.size() * sizeof(uint64_t));
-  slots_.emplace(next_slot_, std::move(slot));
-  counters_.writes += 1;
-  counters_.written_bytes += bytes;
-  return next_slot_++;
-}
+// ------------------------------------------------------------------------------------------------
+// out
 
-void FileStore::writeChunks(Slot& slot, const std::byte* value) {
-  const ChunkLayout& layout = slot.layout;
-  std::byte* const parity = buffer_.data() + kTransferBytes + kLargestChunkBytes;
-  std::memset(parity, 0, static_cast<size_t>(layout.parityBytes()));
-  slot.checksums.reserve(static_cast<size_t>(layout.chunkCount()) + 1);
-  for (int64_t chunk = 0; chunk < layout.chunkCount();) {
-    const int64_t begin = layout.chunkOffset(chunk);
-    const int64_t end = std::min(chunk + chunksPerTransfer(layout), layout.chunkCount());
+class FileStore::WriteTransfer final : public PartedTransfer {
+ public:
+  WriteTransfer(FileStore& store, Slot slot, const void* value, PageTransfer& told)
+      : store_(store),
+        slot_(std::move(slot)),
+        value_(static_cast<const std::byte*>(value)),
+        told_(told) {
+    slot_.checksums.reserve(static_cast<size_t>(slot_.layout.chunkCount()) + 1);
+    store_.writing_.begin();
+  }
+  ~WriteTransfer() override { store_.writing_.end(); }
+
+  bool hasMore() const override {
+    return next_chunk_ < slot_.layout.chunkCount() && !told_.is_cancelled;
+  }
+
+  // The parity's place is right behind the data's, so that the last part takes both.
+  void prepare(Part& part) override {
+    const ChunkLayout& layout = slot_.layout;
+    std::byte* const parity = store_.parity_.data();
+    if (next_chunk_ == 0) {
+      slot_.extent = store_.takeExtent(layout.fileBytes());
+      beginTransfer(Transfer::kWrite);
+      std::memset(parity, 0, static_cast<size_t>(layout.parityBytes()));
+    }
+    const int64_t begin = layout.chunkOffset(next_chunk_);
+    const int64_t end = std::min(next_chunk_ + chunksPerPart(layout), layout.chunkCount());
     int64_t filled = 0;
-    for (; chunk < end; ++chunk) {
-      slot.checksums.push_back(
-          packChunk(layout, chunk, slot.seed, value, buffer_.data() + filled, parity));
-      filled += layout.bytesOfChunk(chunk);
+    for (; next_chunk_ < end; ++next_chunk_) {
+      slot_.checksums.push_back(
+          packChunk(layout, next_chunk_, slot_.seed, value_, part.buffer + filled, parity));
+      filled += layout.bytesOfChunk(next_chunk_);
     }
     if (end == layout.chunkCount()) {
-      std::memcpy(buffer_.data() + filled, parity, static_cast<size_t>(layout.parityBytes()));
+      slot_.checksums.push_back(checksumOfParity(layout, slot_.seed, parity));
+      std::memcpy(part.buffer + filled, parity, static_cast<size_t>(layout.parityBytes()));
       filled += layout.parityBytes();
     }
-    file_.write(buffer_.data(), filled, slot.extent.offset + begin);
+    static_cast<IoRequest&>(part) =
+        store_.file_.request(Transfer::kWrite, part.buffer, filled, slot_.extent.offset + begin);
   }
-  slot.checksums.push_back(checksumOfParity(layout, slot.seed, parity));
+
+  void take(Part& part) override { store_.file_.finishWrite(part); }
+
+  void finish(Part& /*scratch*/) override {
+    if (next_chunk_ < slot_.layout.chunkCount()) checkNotCancelled(told_);
+    const auto id = static_cast<int64_t>(slot_.seed);
+    const auto checksum_bytes = static_cast<int64_t>(slot_.checksums.size() * sizeof(uint64_t));
+    const int64_t bytes = slot_.layout.valueBytes();
+    store_.slots_.emplace(id, std::move(slot_));
+    store_.checksum_bytes_ += checksum_bytes;
+    store_.counters_.writes += 1;
+    store_.counters_.written_bytes += bytes;
+    told_.slot = id;
+  }
+
+  void tell(std::exception_ptr error) noexcept override {
+    if (error != nullptr) store_.extents_.giveBack(slot_.extent);
+    told_.error = std::move(error);
+    told_.is_over = true;
+  }
+
+ private:
+  FileStore& store_;
+  Slot slot_;
+  const std::byte* const value_;
+  PageTransfer& told_;
+  int64_t next_chunk_ = 0;
+};
+
+void FileStore::beginWrite(const void* data, int64_t bytes, PageTransfer& transfer) {
+  try {
+    POET_CHECK(bytes >= 0 && bytes <= kLongestValueBytes, "page store: cannot write ", bytes,
+               " bytes");
+    checkOwner();
+    Slot slot{ChunkLayout(bytes), {}, static_cast<uint64_t>(next_slot_), {}};
+    ++next_slot_;
+    pipeline_.begin(std::make_unique<WriteTransfer>(*this, std::move(slot), data, transfer));
+  } catch (...) {
+    transfer.error = std::current_exception();
+    transfer.is_over = true;
+  }
 }
 
-void FileStore::read(int64_t id, void* data) {
-  const Stopwatch stopwatch(&counters_.read_seconds);
-  const Slot& slot = at(id);
-  if (slot.layout.valueBytes() > 0) {
-    beginTransfer(Transfer::kRead);
-    auto* const value = static_cast<std::byte*>(data);
+// ------------------------------------------------------------------------------------------------
+// in
+
+class FileStore::ReadTransfer final : public PartedTransfer {
+ public:
+  ReadTransfer(FileStore& store, int64_t id, void* value, PageTransfer& told)
+      : store_(store),
+        id_(id),
+        slot_(store.at(id)),
+        value_(static_cast<std::byte*>(value)),
+        told_(told) {
+    ++slot_.readers;
+    store_.reading_.begin();
+  }
+  ~ReadTransfer() override {
+    --slot_.readers;
+    store_.reading_.end();
+  }
+
+  bool hasMore() const override {
+    return next_chunk_ < slot_.layout.chunkCount() && !told_.is_cancelled;
+  }
+
+  void prepare(Part& part) override {
+    const ChunkLayout& layout = slot_.layout;
+    if (next_chunk_ == 0) beginTransfer(Transfer::kRead);
+    const int64_t begin = layout.chunkOffset(next_chunk_);
+    const int64_t end = std::min(next_chunk_ + chunksPerPart(layout), layout.chunkCount());
+    const int64_t bytes = std::min(layout.chunkOffset(end), layout.dataBytes()) - begin;
+    part.first_chunk = std::exchange(next_chunk_, end);
+    part.end_chunk = end;
+    static_cast<IoRequest&>(part) =
+        store_.file_.request(Transfer::kRead, part.buffer, bytes, slot_.extent.offset + begin);
+  }
+
+  void take(Part& part) override {
+    const auto failure = store_.file_.finishRead(part);
+    if (failure) {
+      last_failure_ = *failure;
+      if (++failed_parts_ > kMostFailedParts) failDamaged("the file cannot be read");
+    }
+    const ChunkLayout& layout = slot_.layout;
+    for (int64_t chunk = part.first_chunk; chunk < part.end_chunk; ++chunk) {
+      const int64_t at = layout.chunkOffset(chunk) - layout.chunkOffset(part.first_chunk);
+      if (failure || !unpack(chunk, part.buffer + at)) suspects_.push_back(chunk);
+    }
+  }
+
+  void finish(Part& scratch) override {
+    if (next_chunk_ < slot_.layout.chunkCount()) checkNotCancelled(told_);
+    std::sort(suspects_.begin(), suspects_.end());
     std::optional<int64_t> damaged;
-    for (const int64_t chunk : readChunks(slot, value)) {
+    for (const int64_t chunk : suspects_) {
       // What a second look finds whole was a transfer's fault, and not the file's.
-      if (readChunk(slot, chunk, value)) {
-        ++own_retries_;
+      if (readChunk(chunk, scratch.buffer)) {
+        ++store_.own_retries_;
         continue;
       }
       if (damaged) {
-        failDamaged(slot, detail::message("at least 2 of ", slot.layout.chunkCount(),
-                                          " chunks are damaged"));
+        failDamaged(
+            detail::message("at least 2 of ", slot_.layout.chunkCount(), " chunks are damaged"));
       }
       damaged = chunk;
     }
-    if (damaged) repair(slot, *damaged, value);
+    if (damaged) repair(*damaged, scratch.buffer);
+    store_.counters_.reads += 1;
+    store_.counters_.read_bytes += slot_.layout.valueBytes();
+    told_.slot = id_;
   }
-  counters_.reads += 1;
-  counters_.read_bytes += slot.layout.valueBytes();
-}
 
-std::vector<int64_t> FileStore::readChunks(const Slot& slot, std::byte* value) {
-  const ChunkLayout& layout = slot.layout;
-  last_read_failure_.clear();
-  std::vector<int64_t> damaged;
-  int failed_transfers = 0;
-  for (int64_t chunk = 0; chunk < layout.chunkCount();) {
-    const int64_t begin = layout.chunkOffset(chunk);
-    const int64_t end = std::min(chunk + chunksPerTransfer(layout), layout.chunkCount());
-    const int64_t bytes = std::min(layout.chunkOffset(end), layout.dataBytes()) - begin;
-    const auto failure = file_.read(buffer_.data(), bytes, slot.extent.offset + begin);
-    if (failure) {
-      last_read_failure_ = *failure;
-      if (++failed_transfers > kMostFailedTransfers) failDamaged(slot, "the file cannot be read");
+  void tell(std::exception_ptr error) noexcept override {
+    told_.error = std::move(error);
+    told_.is_over = true;
+  }
+
+ private:
+  int64_t offsetOf(int64_t chunk) const {
+    return slot_.extent.offset + slot_.layout.chunkOffset(chunk);
+  }
+
+  // Whether its bytes are what was written.
+  bool unpack(int64_t chunk, const std::byte* packed) {
+    return unpackChunk(slot_.layout, chunk, slot_.seed, packed, value_) ==
+           slot_.checksums[static_cast<size_t>(chunk)];
+  }
+
+  bool readChunk(int64_t chunk, std::byte* buffer) {
+    const int64_t bytes = slot_.layout.bytesOfChunk(chunk);
+    if (const auto failure = store_.file_.read(buffer, bytes, offsetOf(chunk))) {
+      last_failure_ = *failure;
+      return false;
     }
-    for (; chunk < end; ++chunk) {
-      const std::byte* const packed = buffer_.data() + layout.chunkOffset(chunk) - begin;
-      if (failure || unpackChunk(layout, chunk, slot.seed, packed, value) !=
-                         slot.checksums[static_cast<size_t>(chunk)]) {
-        damaged.push_back(chunk);
-      }
+    return unpack(chunk, buffer);
+  }
+
+  // All other chunks lie checked in `value_`: the damaged one is their XOR and the parity's.
+  void repair(int64_t chunk, std::byte* rebuilt) {
+    const ChunkLayout& layout = slot_.layout;
+    const auto failure =
+        store_.file_.read(rebuilt, layout.parityBytes(), slot_.extent.offset + layout.dataBytes());
+    if (failure) last_failure_ = *failure;
+    if (failure || checksumOfParity(layout, slot_.seed, rebuilt) != slot_.checksums.back()) {
+      failDamaged("a chunk and the parity that would mend it are damaged");
+    }
+    for (int64_t other = 0; other < layout.chunkCount(); ++other) {
+      if (other == chunk) continue;
+      xorInto(rebuilt, value_ + layout.chunkOffset(other), layout.valueBytesOfChunk(other));
+    }
+    if (!unpack(chunk, rebuilt)) {
+      failDamaged("a chunk does not match its checksum after it was rebuilt from the parity");
+    }
+    store_.counters_.repaired_chunks += 1;
+    if (store_.owner_ != getpid()) return;  // the chunk's place may be another value's by now
+    try {
+      store_.file_.write(rebuilt, layout.bytesOfChunk(chunk), offsetOf(chunk));
+    } catch (const StoreError&) {
+      // The value is right all the same; the next read rebuilds it again, or says that it cannot.
     }
   }
-  return damaged;
-}
 
-bool FileStore::readChunk(const Slot& slot, int64_t chunk, std::byte* value) {
-  const ChunkLayout& layout = slot.layout;
-  if (const auto failure = file_.read(buffer_.data(), layout.bytesOfChunk(chunk),
-                                      slot.extent.offset + layout.chunkOffset(chunk))) {
-    last_read_failure_ = *failure;
-    return false;
+  [[noreturn]] void failDamaged(const std::string& what) const {
+    throw StoreError(detail::message(
+        "poet: cannot read a value of ", slot_.layout.valueBytes(), " bytes back from offset ",
+        slot_.extent.offset, " of the page file in '", store_.directory(), "': ", what,
+        last_failure_.empty() ? "" : " (" + last_failure_ + ")",
+        ". The file was changed from outside, or the disk is failing; pass page_dir= a directory "
+        "on another disk. A value that cannot be computed again is lost: then go on from a "
+        "checkpoint, in a new process."));
   }
-  return unpackChunk(layout, chunk, slot.seed, buffer_.data(), value) ==
-         slot.checksums[static_cast<size_t>(chunk)];
-}
 
-// All other chunks lie checked in `value`: the damaged one is their XOR and the parity's.
-void FileStore::repair(const Slot& slot, int64_t chunk, std::byte* value) {
-  const ChunkLayout& layout = slot.layout;
-  std::byte* const rebuilt = buffer_.data();
-  const auto failure =
-      file_.read(rebuilt, layout.parityBytes(), slot.extent.offset + layout.dataBytes());
-  if (failure) last_read_failure_ = *failure;
-  if (failure || checksumOfParity(layout, slot.seed, rebuilt) != slot.checksums.back()) {
-    failDamaged(slot, "a chunk and the parity that would mend it are damaged");
-  }
-  for (int64_t other = 0; other < layout.chunkCount(); ++other) {
-    if (other == chunk) continue;
-    xorInto(rebuilt, value + layout.chunkOffset(other), layout.valueBytesOfChunk(other));
-  }
-  if (unpackChunk(layout, chunk, slot.seed, rebuilt, value) !=
-      slot.checksums[static_cast<size_t>(chunk)]) {
-    failDamaged(slot, "a chunk does not match its checksum after it was rebuilt from the parity");
-  }
-  counters_.repaired_chunks += 1;
-  if (owner_ != getpid()) return;  // the chunk's place may be another value's by now
+  FileStore& store_;
+  const int64_t id_;
+  Slot& slot_;
+  std::byte* const value_;
+  PageTransfer& told_;
+  int64_t next_chunk_ = 0;
+  int failed_parts_ = 0;
+  std::vector<int64_t> suspects_;  // chunks whose bytes are wrong, or could not be read
+  std::string last_failure_;
+};
+
+void FileStore::beginRead(int64_t slot, void* data, PageTransfer& transfer) {
   try {
-    file_.write(rebuilt, layout.bytesOfChunk(chunk),
-                slot.extent.offset + layout.chunkOffset(chunk));
-  } catch (const StoreError&) {
-    // The value is right all the same; the next read rebuilds it again, or says that it cannot.
+    pipeline_.begin(std::make_unique<ReadTransfer>(*this, slot, data, transfer));
+  } catch (...) {
+    transfer.error = std::current_exception();
+    transfer.is_over = true;
   }
 }
 
-void FileStore::failDamaged(const Slot& slot, const std::string& what) const {
-  throw StoreError(detail::message(
-      "poet: cannot read a value of ", slot.layout.valueBytes(), " bytes back from offset ",
-      slot.extent.offset, " of the page file in '", directory(), "': ", what,
-      last_read_failure_.empty() ? "" : " (" + last_read_failure_ + ")",
-      ". The file was changed from outside, or the disk is failing; pass page_dir= a directory on "
-      "another disk. A value that cannot be computed again is lost: then go on from a checkpoint, "
-      "in "
-      "a new process."));
+// ------------------------------------------------------------------------------------------------
+// blocking
+
+int64_t FileStore::finish(const PageTransfer& transfer) {
+  while (!transfer.is_over) pipeline_.advance();
+  if (transfer.error) std::rethrow_exception(transfer.error);
+  return transfer.slot;
+}
+
+int64_t FileStore::write(const void* data, int64_t bytes) {
+  PageTransfer transfer;
+  beginWrite(data, bytes, transfer);
+  return finish(transfer);
+}
+
+void FileStore::read(int64_t slot, void* data) {
+  PageTransfer transfer;
+  beginRead(slot, data, transfer);
+  finish(transfer);
 }
 
 void FileStore::release(int64_t slot) {
+  while (at(slot).readers > 0) pipeline_.advance();
   const Slot& released = at(slot);
   extents_.giveBack(released.extent);
   checksum_bytes_ -= static_cast<int64_t>(released.checksums.size() * sizeof(uint64_t));

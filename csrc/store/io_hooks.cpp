@@ -134,19 +134,18 @@ void beginTransfer(Transfer transfer) {
   injector().begin(transfer == Transfer::kRead ? Kind::kRead : Kind::kWrite);
 }
 
-ssize_t writeAt(int fd, const std::byte* data, size_t bytes, int64_t offset) {
-  if (injector().isArmed()) {
-    const StoreFault fault = injector().strike(Kind::kWrite);
-    if (fault != StoreFault::kNone) return faultyWrite(fault, fd, data, bytes, offset);
-  }
+StoreFault drawFault(Transfer transfer) {
+  if (!injector().isArmed()) return StoreFault::kNone;
+  return injector().strike(transfer == Transfer::kRead ? Kind::kRead : Kind::kWrite);
+}
+
+ssize_t writeAt(int fd, const std::byte* data, size_t bytes, int64_t offset, StoreFault fault) {
+  if (fault != StoreFault::kNone) return faultyWrite(fault, fd, data, bytes, offset);
   return ::pwrite(fd, data, bytes, offset);
 }
 
-ssize_t readAt(int fd, std::byte* data, size_t bytes, int64_t offset) {
-  if (injector().isArmed()) {
-    const StoreFault fault = injector().strike(Kind::kRead);
-    if (fault != StoreFault::kNone) return faultyRead(fault, fd, data, bytes, offset);
-  }
+ssize_t readAt(int fd, std::byte* data, size_t bytes, int64_t offset, StoreFault fault) {
+  if (fault != StoreFault::kNone) return faultyRead(fault, fd, data, bytes, offset);
   return ::pread(fd, data, bytes, offset);
 }
 

@@ -1,4 +1,5 @@
-// The three system calls through which every byte of a store goes, and faults for tests.
+// The system calls through which every byte of a store goes, and faults for tests. (A ring carries
+// out requests that no fault strikes by itself.)
 //
 // Nothing is armed outside tests: a call then costs one relaxed atomic load more than the plain
 // one.
@@ -42,8 +43,12 @@ namespace store {
 enum class Transfer { kRead, kWrite };
 
 void beginTransfer(Transfer transfer);
-ssize_t writeAt(int fd, const std::byte* data, size_t bytes, int64_t offset);
-ssize_t readAt(int fd, std::byte* data, size_t bytes, int64_t offset);
+// The fault that strikes the transfer's next system call. Drawn where requests are submitted, so
+// that it does not depend on which of them is carried out first.
+StoreFault drawFault(Transfer transfer);
+// As pwrite(2) and pread(2), struck by `fault`.
+ssize_t writeAt(int fd, const std::byte* data, size_t bytes, int64_t offset, StoreFault fault);
+ssize_t readAt(int fd, std::byte* data, size_t bytes, int64_t offset, StoreFault fault);
 // 0 or -1 with errno, as fallocate(2).
 int allocateAt(int fd, int64_t offset, int64_t bytes);
 

@@ -28,6 +28,7 @@ namespace poet::store {
 namespace {
 
 constexpr int kMostAttempts = 5;
+constexpr int kNoProgress = -1;                      // beside errno's numbers
 constexpr std::chrono::milliseconds kFirstPause{1};  // doubles at each attempt
 
 constexpr const char* kWhatToPass = " Pass page_dir= a directory on a disk that you can write to.";
@@ -179,77 +180,80 @@ void PageFile::fillWithZeros(int64_t from, int64_t to) {
   }
 }
 
-void PageFile::write(const std::byte* data, int64_t bytes, int64_t offset) {
+IoRequest PageFile::request(Transfer kind, std::byte* data, int64_t bytes, int64_t offset) const {
+  IoRequest request;
+  request.kind = kind;
+  request.fd = fd_;
+  request.direct = direct_;
+  request.data = data;
+  request.bytes = bytes;
+  request.offset = offset;
+  return request;
+}
+
+int PageFile::finish(IoRequest request) {
   Attempts attempts(&retries_);
-  int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t written =
-        writeAt(fd_, data + done, static_cast<size_t>(bytes - done), offset + done);
-    int error = written < 0 ? errno : 0;
-    if (error == EINVAL && direct_) {
-      useCache();
-      continue;
+  for (;;) {
+    const int error = request.answer < 0 ? static_cast<int>(-request.answer) : 0;
+    if (error == EINVAL && request.direct) {
+      if (direct_) useCache();
+      request.direct = false;
+    } else {
+      const int64_t whole = error == 0 ? request.answer / kBlockBytes * kBlockBytes : 0;
+      if (error == 0 && whole == request.bytes) break;
+      const bool goes_on =
+          error != 0 ? attempts.goesOnAfter(error) : attempts.goesOnAfterShort(whole);
+      if (!goes_on) return error != 0 ? error : kNoProgress;
+      request.data += whole;
+      request.bytes -= whole;
+      request.offset += whole;
     }
-    if (error == 0 && !direct_) error = dropFromCache(offset + done, written, true);
-    const int64_t whole = error == 0 ? written / kBlockBytes * kBlockBytes : 0;
-    const bool goes_on = error != 0 ? attempts.goesOnAfter(error)
-                                    : whole == bytes - done || attempts.goesOnAfterShort(whole);
-    if (!goes_on) {
-      if (error == 0 && offset + bytes > mostBytesOfAFile()) error = EFBIG;
-      const bool full = error == ENOSPC || error == EDQUOT;
-      throw StoreError(detail::message(
-          "poet: cannot write ", bytes, " bytes to the page file in '", directory_, "' at offset ",
-          offset, ": ", error == 0 ? "the disk takes no bytes" : std::strerror(error), ". ",
-          full ? freeSpace() +
-                     " are free. Make room there, or pass page_dir= a directory on another disk."
-               : whatToDoAbout(error)));
-    }
-    done += whole;
+    request.fault = drawFault(request.kind);
+    request.answer = carryOut(request);
   }
   attempts.succeeded();
+  return 0;
+}
+
+void PageFile::write(std::byte* data, int64_t bytes, int64_t offset) {
+  IoRequest whole = request(Transfer::kWrite, data, bytes, offset);
+  whole.fault = drawFault(whole.kind);
+  whole.answer = carryOut(whole);
+  finishWrite(whole);
+}
+
+void PageFile::finishWrite(const IoRequest& request) {
+  int error = finish(request);
+  if (error == 0) return;
+  const int64_t end = request.offset + request.bytes;
+  if (error == kNoProgress && end > mostBytesOfAFile()) error = EFBIG;
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw StoreError(detail::message(
+      "poet: cannot write ", request.bytes, " bytes to the page file in '", directory_,
+      "' at offset ", request.offset, ": ",
+      error == kNoProgress ? "the disk takes no bytes" : std::strerror(error), ". ",
+      full ? freeSpace() +
+                 " are free. Make room there, or pass page_dir= a directory on another disk."
+           : whatToDoAbout(error)));
 }
 
 std::optional<std::string> PageFile::read(std::byte* data, int64_t bytes, int64_t offset) {
-  Attempts attempts(&retries_);
-  int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = readAt(fd_, data + done, static_cast<size_t>(bytes - done), offset + done);
-    const int error = got < 0 ? errno : 0;
-    if (error == EINVAL && direct_) {
-      useCache();
-      continue;
-    }
-    const int64_t whole = error == 0 ? got / kBlockBytes * kBlockBytes : 0;
-    const bool goes_on = error != 0 ? attempts.goesOnAfter(error)
-                                    : whole == bytes - done || attempts.goesOnAfterShort(whole);
-    if (!goes_on) {
-      return error == 0 ? std::string("the file ends too early")
-                        : std::string(std::strerror(error));
-    }
-    done += whole;
-  }
-  if (!direct_) dropFromCache(offset, bytes, false);
-  attempts.succeeded();
-  return std::nullopt;
+  IoRequest whole = request(Transfer::kRead, data, bytes, offset);
+  whole.fault = drawFault(whole.kind);
+  whole.answer = carryOut(whole);
+  return finishRead(whole);
+}
+
+std::optional<std::string> PageFile::finishRead(const IoRequest& request) {
+  const int error = finish(request);
+  if (error == 0) return std::nullopt;
+  return error == kNoProgress ? "the file ends too early" : std::string(std::strerror(error));
 }
 
 void PageFile::useCache() {
   ::fcntl(fd_, F_SETFL, O_RDWR);
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // nothing is read ahead
   direct_ = false;
-}
-
-int PageFile::dropFromCache(int64_t offset, int64_t bytes, bool written) {
-  if (written && ::sync_file_range(fd_, offset, bytes,
-                                   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                                       SYNC_FILE_RANGE_WAIT_AFTER) != 0) {
-    // ENOSYS, EINVAL, ESPIPE: not on this file system.
-    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) return errno;
-    if (::fdatasync(fd_) != 0) return errno;
-  }
-  // The whole file, and not the range: large pages may reach over its ends. All pages are clean.
-  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
-  return 0;
 }
 
 std::string PageFile::freeSpace() const {

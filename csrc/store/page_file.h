@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "store/io_engine.h"
+
 namespace poet::store {
 
 // A file without a name, which only its owner can read, and which goes when it is closed. All
@@ -27,9 +29,15 @@ class PageFile {
   // Allocates disk space up to `bytes`. Throws StoreError, and nothing has changed.
   void growTo(int64_t bytes);
   // Throws StoreError.
-  void write(const std::byte* data, int64_t bytes, int64_t offset);
+  void write(std::byte* data, int64_t bytes, int64_t offset);
   // Nothing, or why the bytes could not be read.
   std::optional<std::string> read(std::byte* data, int64_t bytes, int64_t offset);
+
+  // In two steps: a request for an engine, and what is to do once it has been answered. Most often
+  // that is nothing; after a short or failed attempt these go on, and block.
+  IoRequest request(Transfer kind, std::byte* data, int64_t bytes, int64_t offset) const;
+  void finishWrite(const IoRequest& request);
+  std::optional<std::string> finishRead(const IoRequest& request);
 
   int64_t bytes() const { return bytes_; }
   bool isDirect() const { return direct_; }
@@ -44,8 +52,9 @@ class PageFile {
   void allocate(int64_t bytes);
   void fillWithZeros(int64_t from, int64_t to);
   void useCache();
-  // 0, or errno.
-  int dropFromCache(int64_t offset, int64_t bytes, bool written);
+  // Attempts until the request is done, the first of which was its answer: 0 or the errno that
+  // ended it; -1 where the file takes or gives no more bytes.
+  int finish(IoRequest request);
   std::string freeSpace() const;
 
   std::string directory_;

@@ -82,6 +82,25 @@ std::unique_ptr<PageStore> PageStore::open(const std::string& directory) {
   return std::make_unique<store::FileStore>(directory);
 }
 
+void PageStore::beginWrite(const void* data, int64_t bytes, PageTransfer& transfer) {
+  try {
+    transfer.slot = write(data, bytes);
+  } catch (...) {
+    transfer.error = std::current_exception();
+  }
+  transfer.is_over = true;
+}
+
+void PageStore::beginRead(int64_t slot, void* data, PageTransfer& transfer) {
+  try {
+    read(slot, data);
+    transfer.slot = slot;
+  } catch (...) {
+    transfer.error = std::current_exception();
+  }
+  transfer.is_over = true;
+}
+
 StoreSpeed measureStore(const std::string& directory, double seconds) {
   POET_CHECK(seconds > 0, "measureStore: expected seconds > 0, got ", seconds);
   const std::unique_ptr<PageStore> store = PageStore::open(directory);

@@ -1,7 +1,9 @@
 // PageStore: the unnamed file that paged values go to. No torch header.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -24,8 +26,18 @@ struct StoreCounters {
   int64_t read_bytes = 0;       // likewise
   int64_t repaired_chunks = 0;  // damaged on the file and rebuilt from parity
   int64_t retries = 0;          // transfers that failed and then succeeded
-  double write_seconds = 0;
-  double read_seconds = 0;
+  double write_seconds = 0;     // in which one write or more was under way
+  double read_seconds = 0;      // likewise
+};
+
+// A transfer that a store has begun. It must stay where it is until it is over.
+struct PageTransfer {
+  int64_t slot = -1;         // once it is over, without an error
+  std::exception_ptr error;  // what ended it
+  bool is_over = false;
+  // Another thread may set it: nobody wants the transfer any more. It is over sooner then, with a
+  // StoreError, unless all of it was done by that time.
+  std::atomic<bool> is_cancelled = false;
 };
 
 // What was measured of a directory, in the way in which PageStore transfers.
@@ -38,8 +50,8 @@ struct StoreSpeed {
 
 // One file a store. Bytes leave RAM: transfers go past the page cache (O_DIRECT through a bounded,
 // aligned buffer; where the file system refuses that, buffered with sync_file_range and
-// POSIX_FADV_DONTNEED). Not thread-safe: one transfer at a time; they block. TransferQueue does
-// them beside the caller.
+// POSIX_FADV_DONTNEED). Not thread-safe. write() and read() block; TransferQueue does them beside
+// the caller.
 //
 // Note [Damage]
 // Every chunk carries a checksum, which is checked on each read, and every slot one more chunk of
@@ -63,8 +75,19 @@ class POET_API PageStore {
   virtual int64_t write(const void* data, int64_t bytes) = 0;
   // Copies the slot's bytes to `data` (as many as were written). The slot stays. Throws StoreError.
   virtual void read(int64_t slot, void* data) = 0;
-  // Gives the slot's place in the file back for other values.
+  // Gives the slot's place in the file back for other values, after the reads of it under way.
   virtual void release(int64_t slot) = 0;
+
+  // As write() and read(), but for that they only begin it, and throw nothing: `transfer` is told.
+  // The memory must stay, unchanged, until it is over. Transfers may be over in another order than
+  // they were begun in. A store that cannot have several under way carries it out at once.
+  virtual void beginWrite(const void* data, int64_t bytes, PageTransfer& transfer);
+  virtual void beginRead(int64_t slot, void* data, PageTransfer& transfer);
+  // Whether one more could begin without waiting for those under way.
+  virtual bool takesMore() const { return true; }
+  // Sleeps until there is something to do for those under way, and does it. Nothing goes on by
+  // itself: call it until they are over.
+  virtual void advance() {}
 
   virtual int64_t bytesOf(int64_t slot) const = 0;
   virtual int64_t slotsInUse() const = 0;

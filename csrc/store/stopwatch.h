@@ -1,10 +1,11 @@
-// Stopwatch: adds the seconds of its lifetime to a counter.
+// Stopwatch and BusyTime: add seconds to a counter.
 #pragma once
 
 #include <chrono>
 
 namespace poet {
 
+// The seconds of its lifetime.
 class Stopwatch {
  public:
   explicit Stopwatch(double* seconds) : seconds_(seconds) {}
@@ -16,6 +17,26 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
   double* seconds_;
   Clock::time_point start_ = Clock::now();
+};
+
+// The seconds in which something is under way, however much at once.
+class BusyTime {
+ public:
+  explicit BusyTime(double* seconds) : seconds_(seconds) {}
+
+  void begin() {
+    if (under_way_++ == 0) start_ = Clock::now();
+  }
+  void end() {
+    if (--under_way_ == 0)
+      *seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double* seconds_;
+  int under_way_ = 0;
+  Clock::time_point start_;
 };
 
 }  // namespace poet

@@ -1,22 +1,24 @@
 #include "store/transfer_queue.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
-#include <vector>
+
+#include "store/masked_thread.h"
 
 namespace poet {
 
 struct TransferQueue::Transfer {
   enum class Kind { kWrite, kRead, kRelease };
+  Transfer(Kind what, void* memory, int64_t bytes_or_slot)
+      : kind(what), data(memory), number(bytes_or_slot) {}
+
   const Kind kind;
   void* const data;
-  int64_t number;  // bytes of a write until it is done; else the slot
+  const int64_t number;   // bytes of a write, else the slot
+  PageTransfer transfer;  // the thread's until is_done, but for is_cancelled
   bool is_done = false;
-  std::exception_ptr error;
 };
 
 // ------------------------------------------------------------------------------------------------
@@ -90,24 +92,23 @@ TransferQueue::~TransferQueue() {
 }
 
 TransferQueue::Ticket TransferQueue::write(const void* data, int64_t bytes) {
-  return submit({Transfer::Kind::kWrite, const_cast<void*>(data), bytes, false, nullptr});
+  return submit(std::make_shared<Transfer>(Transfer::Kind::kWrite, const_cast<void*>(data), bytes));
 }
 
 TransferQueue::Ticket TransferQueue::read(int64_t slot, void* data) {
-  return submit({Transfer::Kind::kRead, data, slot, false, nullptr});
+  return submit(std::make_shared<Transfer>(Transfer::Kind::kRead, data, slot));
 }
 
 void TransferQueue::release(int64_t slot) {
-  submit({Transfer::Kind::kRelease, nullptr, slot, false, nullptr});
+  submit(std::make_shared<Transfer>(Transfer::Kind::kRelease, nullptr, slot));
 }
 
-TransferQueue::Ticket TransferQueue::submit(Transfer transfer) {
-  auto ticket = std::make_shared<Transfer>(std::move(transfer));
+TransferQueue::Ticket TransferQueue::submit(Ticket ticket) {
   std::unique_lock lock(mutex_);
   if (thread_ == nullptr && !blocks_) startThread();
   if (blocks_) {
     waitUntilIdle(lock);
-    carryOut(*ticket);
+    for (goOn(ticket.get()); !ticket->transfer.is_over;) goOn(nullptr);
     ticket->is_done = true;
     return ticket;
   }
@@ -120,8 +121,26 @@ TransferQueue::Ticket TransferQueue::submit(Transfer transfer) {
 int64_t TransferQueue::wait(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
   signals_->done.wait(lock, [&] { return ticket->is_done; });
-  if (ticket->error) std::rethrow_exception(ticket->error);
-  return ticket->number;
+  if (ticket->transfer.error) std::rethrow_exception(ticket->transfer.error);
+  return ticket->transfer.slot;
+}
+
+void TransferQueue::cancel(const Ticket& ticket) {
+  const auto cancelled = std::make_exception_ptr(StoreError("poet: the transfer was cancelled"));
+  PageTransfer& transfer = ticket->transfer;
+  std::unique_lock lock(mutex_);
+  if (std::erase(waiting_, ticket) > 0) {
+    transfer.error = cancelled;
+    ticket->is_done = true;
+    signals_->done.notify_all();
+    return;
+  }
+  transfer.is_cancelled = true;
+  signals_->done.wait(lock, [&] { return ticket->is_done; });
+  if (ticket->kind != Transfer::Kind::kWrite || transfer.error) return;
+  transfer.error = cancelled;
+  lock.unlock();
+  release(transfer.slot);
 }
 
 bool TransferQueue::isDone(const Ticket& ticket) const {
@@ -142,59 +161,58 @@ StoreCounters TransferQueue::counters() {
 }
 
 void TransferQueue::waitUntilIdle(std::unique_lock<std::mutex>& lock) {
-  signals_->done.wait(lock, [&] { return waiting_.empty() && !busy_; });
+  signals_->done.wait(lock, [&] { return waiting_.empty() && under_way_.empty(); });
 }
 
 // ------------------------------------------------------------------------------------------------
 // the thread
 
 void TransferQueue::startThread() {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits it
-  try {
-    thread_ = std::make_unique<std::thread>([this] { work(); });
-    ::pthread_setname_np(thread_->native_handle(), "poet-pager");
-  } catch (const std::system_error&) {
-    blocks_ = true;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = store::startMaskedThread("poet-pager", [this] { work(); });
+  blocks_ = thread_ == nullptr;
 }
 
 void TransferQueue::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    signals_->work.wait(lock, [&] { return !waiting_.empty() || ends_; });
-    if (waiting_.empty()) return;
-    const Ticket ticket = std::move(waiting_.front());
-    waiting_.pop_front();
-    busy_ = true;
+    signals_->work.wait(lock, [&] { return !waiting_.empty() || !under_way_.empty() || ends_; });
+    if (waiting_.empty() && under_way_.empty()) return;
+    Ticket next;
+    if (!waiting_.empty() && (under_way_.empty() || store_->takesMore())) {
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+      under_way_.push_back(next);
+    }
     lock.unlock();
-    carryOut(*ticket);
+    goOn(next.get());
     lock.lock();
-    ticket->is_done = true;
-    busy_ = false;
-    signals_->done.notify_all();
+    noteWhatIsOver();
   }
 }
 
-// `error` and `number` are nobody else's before is_done.
-void TransferQueue::carryOut(Transfer& transfer) {
-  try {
-    switch (transfer.kind) {
-      case Transfer::Kind::kWrite:
-        transfer.number = store_->write(transfer.data, transfer.number);
-        break;
-      case Transfer::Kind::kRead:
-        store_->read(transfer.number, transfer.data);
-        break;
-      case Transfer::Kind::kRelease:
-        store_->release(transfer.number);
-        break;
-    }
-  } catch (...) {
-    transfer.error = std::current_exception();
+void TransferQueue::goOn(Transfer* transfer) {
+  if (transfer == nullptr) return store_->advance();
+  switch (transfer->kind) {
+    case Transfer::Kind::kWrite:
+      return store_->beginWrite(transfer->data, transfer->number, transfer->transfer);
+    case Transfer::Kind::kRead:
+      return store_->beginRead(transfer->number, transfer->data, transfer->transfer);
+    case Transfer::Kind::kRelease:
+      try {
+        store_->release(transfer->number);
+      } catch (...) {
+        transfer->transfer.error = std::current_exception();
+      }
+      transfer->transfer.is_over = true;
   }
+}
+
+void TransferQueue::noteWhatIsOver() {
+  const auto over = std::erase_if(under_way_, [](const Ticket& ticket) {
+    ticket->is_done = ticket->transfer.is_over;
+    return ticket->is_done;
+  });
+  if (over > 0) signals_->done.notify_all();
 }
 
 }  // namespace poet

@@ -1,5 +1,4 @@
-// TransferQueue: a PageStore's transfers beside the caller, in the order in which they were asked
-// for. No torch header.
+// TransferQueue: a PageStore's transfers beside the caller. No torch header.
 #pragma once
 
 #include <condition_variable>
@@ -9,14 +8,16 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "graph/export.h"
 #include "store/page_store.h"
 
 namespace poet {
 
-// One thread, started with the first transfer, that does nothing while there is nothing to do. The
-// caller's signals never reach it. Thread-safe.
+// One thread, started with the first transfer, that sleeps while there is nothing to do. It begins
+// the transfers in the order in which they were asked for, as many at once as the store takes; they
+// may be over in another order. The caller's signals never reach it. Thread-safe.
 //
 // Note [Forks]
 // A fork waits until no transfer is under way. The child has no such thread: its transfers block,
@@ -41,6 +42,11 @@ class POET_API TransferQueue {
   int64_t wait(const Ticket& ticket);
   bool isDone(const Ticket& ticket) const;
 
+  // As if it had not been asked for: what has not begun never will, a read ends as soon as its
+  // memory is left alone, and a write that is already over is released. Blocks until then. Whoever
+  // waits for it gets a StoreError, unless it is a read that was over before.
+  void cancel(const Ticket& ticket);
+
   // As PageStore, after the transfers that were asked for before.
   void release(int64_t slot);
   void reserve(int64_t bytes);
@@ -53,17 +59,19 @@ class POET_API TransferQueue {
     std::condition_variable done;
   };
 
-  Ticket submit(Transfer transfer);
+  Ticket submit(Ticket ticket);
   void startThread();
   void work();
-  void carryOut(Transfer& transfer);
+  // Begins the transfer, or, without one, goes on with those under way. Without the lock.
+  void goOn(Transfer* transfer);
+  void noteWhatIsOver();
   void waitUntilIdle(std::unique_lock<std::mutex>& lock);
 
   const std::shared_ptr<PageStore> store_;
   mutable std::mutex mutex_;  // of all below
   std::unique_ptr<Signals> signals_ = std::make_unique<Signals>();
   std::deque<Ticket> waiting_;
-  bool busy_ = false;  // with a transfer that has left `waiting_`
+  std::vector<Ticket> under_way_;
   bool ends_ = false;
   bool blocks_ = false;  // no thread could be started, or this is a fork of the process that had it
   std::unique_ptr<std::thread> thread_;

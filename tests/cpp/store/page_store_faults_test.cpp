@@ -19,21 +19,15 @@ constexpr int64_t kShort = 5000;
 constexpr int64_t kLong = 3000001;  // two transfers
 const int64_t kStepSizes[] = {kShort, kLong, 131072};
 
-enum class Outcome { kGoesOn, kThrows };
-
-struct FaultCase {
-  StoreFault fault;
-  Outcome outcome;
-  const char* name;
-};
-
-class StoreFaultTest : public StoreTest, public ::testing::WithParamInterface<FaultCase> {};
+class StoreFaultTest : public StoreTest, public ::testing::WithParamInterface<FaultOnWay> {};
 
 // Writes three values, reads them twice. Whatever is thrown, what was written before stays whole.
 TEST_P(StoreFaultTest, EveryTransferEndsWholeOrInAnError) {
-  const auto [fault, outcome, name] = GetParam();
+  const auto& [fault_case, way] = GetParam();
+  if (!works(way)) GTEST_SKIP() << "no io_uring here";
+  const auto [fault, outcome, name] = fault_case;
   for (int64_t nth = 1;; ++nth) {
-    FileStore store(directory_);
+    FileStore store(directory_, way.options);
     std::vector<std::pair<int64_t, Bytes>> written;
     injectStoreFault(fault, nth);
     std::string error;
@@ -69,20 +63,7 @@ TEST_P(StoreFaultTest, EveryTransferEndsWholeOrInAnError) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Faults, StoreFaultTest,
-    ::testing::Values(FaultCase{StoreFault::kGrowNoSpace, Outcome::kThrows, "GrowNoSpace"},
-                      FaultCase{StoreFault::kWriteNoSpace, Outcome::kThrows, "WriteNoSpace"},
-                      FaultCase{StoreFault::kWriteErrorOnce, Outcome::kGoesOn, "WriteErrorOnce"},
-                      FaultCase{StoreFault::kWriteError, Outcome::kThrows, "WriteError"},
-                      FaultCase{StoreFault::kShortWrite, Outcome::kGoesOn, "ShortWrite"},
-                      FaultCase{StoreFault::kReadErrorOnce, Outcome::kGoesOn, "ReadErrorOnce"},
-                      FaultCase{StoreFault::kReadError, Outcome::kThrows, "ReadError"},
-                      FaultCase{StoreFault::kShortRead, Outcome::kGoesOn, "ShortRead"},
-                      FaultCase{StoreFault::kReadNothing, Outcome::kThrows, "ReadNothing"},
-                      FaultCase{StoreFault::kFlipBit, Outcome::kGoesOn, "FlipBit"},
-                      FaultCase{StoreFault::kRuin, Outcome::kThrows, "Ruin"}),
-    [](const auto& run) { return run.param.name; });
+INSTANTIATE_TEST_SUITE_P(Faults, StoreFaultTest, everyFaultOnEveryWay(), nameOf);
 
 class StoreDamageTest : public StoreTest {};
 

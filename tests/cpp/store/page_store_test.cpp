@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(DirectAndBuffered, PageStoreModeTest, ::testing::Bool()
                          [](const auto& run) { return run.param ? "Direct" : "Buffered"; });
 
 TEST_P(PageStoreModeTest, GivesBackEverySize) {
-  FileStore store(directory_, GetParam());
+  FileStore store(directory_, {.direct = GetParam()});
   std::vector<int64_t> slots;
   for (const int64_t bytes : kSizes)
     slots.push_back(writeValue(store, randomValue(bytes, 1 + bytes)));
@@ -49,7 +49,7 @@ TEST_P(PageStoreModeTest, GivesBackEverySize) {
 }
 
 TEST_P(PageStoreModeTest, KeepsBytesOutOfThePageCache) {
-  FileStore store(directory_, GetParam());
+  FileStore store(directory_, {.direct = GetParam()});
   const Bytes value = randomValue(16 << 20, 2);
   std::vector<int64_t> slots;
   for (int i = 0; i < 4; ++i) slots.push_back(writeValue(store, value));

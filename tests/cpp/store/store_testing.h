@@ -6,17 +6,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "store/io_engine.h"
 #include "store/io_hooks.h"
 #include "store/page_store.h"
+#include "store/pipeline.h"
 
 namespace poet::store {
 
@@ -86,6 +92,93 @@ class StoreTest : public ::testing::Test {
 
   std::string directory_;
 };
+
+// ------------------------------------------------------------------------------------------------
+// ways in which requests are carried out
+
+// An engine that gives requests back in any order, each after a delay.
+class UnrulyEngine final : public IoEngine {
+ public:
+  UnrulyEngine(uint64_t seed, std::chrono::microseconds delay) : random_(seed), delay_(delay) {}
+
+  IoRequest* take(bool waits) override {
+    if (!waits || over_.empty()) return nullptr;  // so that as many as possible are under way
+    std::this_thread::sleep_for(delay_);
+    std::swap(over_[random_() % over_.size()], over_.back());
+    IoRequest* const request = over_.back();
+    over_.pop_back();
+    return request;
+  }
+  IoPath path() const override { return IoPath::kBlocking; }
+
+ protected:
+  void begin(IoRequest* request) override {
+    request->answer = carryOut(*request);
+    over_.push_back(request);
+  }
+
+ private:
+  std::minstd_rand random_;
+  const std::chrono::microseconds delay_;
+  std::vector<IoRequest*> over_;
+};
+
+struct Way {
+  const char* name;
+  PipelineOptions options;
+};
+
+// Every way: the kernel's ring, threads, a file without O_DIRECT, and answers in any order.
+inline std::vector<Way> everyWay() {
+  const auto unruly = [](int) {
+    return std::make_unique<UnrulyEngine>(7, std::chrono::microseconds(50));
+  };
+  return {{"Ring", {.path = IoPath::kRing}},
+          {"Threads", {.path = IoPath::kThreads}},
+          {"Blocking", {.path = IoPath::kBlocking}},
+          {"Buffered", {.direct = false}},
+          {"Unruly", {.engine = unruly}}};
+}
+
+// Skips in `way` only what this machine has not.
+inline bool works(const Way& way) {
+  return way.options.path != IoPath::kRing || openEngine(IoPath::kRing, true, 1) != nullptr;
+}
+
+// ------------------------------------------------------------------------------------------------
+// faults
+
+enum class Outcome { kGoesOn, kThrows };
+
+struct FaultCase {
+  StoreFault fault;
+  Outcome outcome;
+  const char* name;
+};
+
+inline constexpr FaultCase kFaultCases[] = {
+    {StoreFault::kGrowNoSpace, Outcome::kThrows, "GrowNoSpace"},
+    {StoreFault::kWriteNoSpace, Outcome::kThrows, "WriteNoSpace"},
+    {StoreFault::kWriteErrorOnce, Outcome::kGoesOn, "WriteErrorOnce"},
+    {StoreFault::kWriteError, Outcome::kThrows, "WriteError"},
+    {StoreFault::kShortWrite, Outcome::kGoesOn, "ShortWrite"},
+    {StoreFault::kReadErrorOnce, Outcome::kGoesOn, "ReadErrorOnce"},
+    {StoreFault::kReadError, Outcome::kThrows, "ReadError"},
+    {StoreFault::kShortRead, Outcome::kGoesOn, "ShortRead"},
+    {StoreFault::kReadNothing, Outcome::kThrows, "ReadNothing"},
+    {StoreFault::kFlipBit, Outcome::kGoesOn, "FlipBit"},
+    {StoreFault::kRuin, Outcome::kThrows, "Ruin"}};
+
+// A fault, and a way in which requests are carried out.
+using FaultOnWay = std::tuple<FaultCase, Way>;
+
+inline auto everyFaultOnEveryWay() {
+  return ::testing::Combine(::testing::ValuesIn(kFaultCases), ::testing::ValuesIn(everyWay()));
+}
+
+inline std::string nameOf(const ::testing::TestParamInfo<FaultOnWay>& run) {
+  return std::string(std::get<0>(run.param).name) + "On" + std::get<1>(run.param).name;
+}
 
 // The message of the StoreError that `call` throws.
 template <class Call>

@@ -1,0 +1,112 @@
+#include "store/pipeline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace poet::store {
+namespace {
+
+constexpr int64_t kBufferBytes = Pipeline::kPartBytes + kLargestChunkBytes;
+
+// Calls `step` of a transfer; what it throws is the transfer's end.
+template <class Step>
+void guarded(std::exception_ptr& error, Step&& step) {
+  try {
+    step();
+  } catch (...) {
+    if (error == nullptr) error = std::current_exception();
+  }
+}
+
+}  // namespace
+
+Pipeline::Pipeline(PageFile* file, PipelineOptions options)
+    : file_(file),
+      options_(std::move(options)),
+      buffer_(kParts * kBufferBytes),
+      parts_(kParts),
+      owner_(::getpid()) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].buffer = buffer_.data() + static_cast<int64_t>(i) * kBufferBytes;
+    free_.push_back(&parts_[i]);
+  }
+}
+
+Pipeline::~Pipeline() {
+  if (owner_ != ::getpid()) static_cast<void>(engine_.release());  // its threads are not here
+}
+
+void Pipeline::makeReady() {
+  if (!isIdle()) return;
+  if (owner_ != ::getpid()) {
+    static_cast<void>(engine_.release());
+    owner_ = ::getpid();
+    engine_ = openEngine(IoPath::kBlocking, file_->isDirect(), kParts);
+  }
+  if (engine_ != nullptr && engine_->path() == IoPath::kRing && !file_->isDirect() &&
+      options_.path == IoPath::kBest)
+    engine_ = nullptr;  // the first transfer has shown that the file system has no O_DIRECT
+  if (engine_ != nullptr) return;
+  // Tools that watch memory do not see what a ring writes.
+  std::memset(buffer_.data(), 0, static_cast<size_t>(buffer_.bytes()));
+  engine_ = options_.engine ? options_.engine(kParts)
+                            : openEngine(options_.path, file_->isDirect(), kParts);
+  if (engine_ == nullptr) engine_ = openEngine(IoPath::kBlocking, file_->isDirect(), kParts);
+}
+
+void Pipeline::begin(std::unique_ptr<PartedTransfer> transfer) {
+  while (!takesMore()) advance();
+  makeReady();
+  under_way_.push_back(std::move(transfer));
+  feeding_ = under_way_.back().get();
+  feed();
+}
+
+void Pipeline::advance() {
+  if (isIdle()) return;
+  take(static_cast<Part&>(*engine_->take(/*waits=*/true)));
+  feed();
+}
+
+void Pipeline::feed() {
+  while (feeding_ != nullptr) {
+    while (IoRequest* const over = engine_->take(/*waits=*/false)) take(static_cast<Part&>(*over));
+    PartedTransfer& transfer = *feeding_;
+    if (transfer.error_ != nullptr || !transfer.hasMore()) {
+      feeding_ = nullptr;
+      if (transfer.parts_under_way_ == 0) end(transfer);
+      return;
+    }
+    if (free_.empty()) return;
+    Part& part = *free_.back();
+    guarded(transfer.error_, [&] { transfer.prepare(part); });
+    if (transfer.error_ != nullptr) continue;
+    free_.pop_back();
+    part.transfer = &transfer;
+    ++transfer.parts_under_way_;
+    engine_->submit(&part);
+  }
+}
+
+void Pipeline::take(Part& part) {
+  PartedTransfer& transfer = *part.transfer;
+  guarded(transfer.error_, [&] { transfer.take(part); });
+  free_.push_back(&part);
+  if (--transfer.parts_under_way_ == 0 && feeding_ != &transfer) end(transfer);
+}
+
+void Pipeline::end(PartedTransfer& transfer) {
+  if (transfer.error_ == nullptr) {
+    guarded(transfer.error_, [&] { transfer.finish(*free_.back()); });
+  }
+  const auto found = std::find_if(under_way_.begin(), under_way_.end(),
+                                  [&](const auto& each) { return each.get() == &transfer; });
+  const std::unique_ptr<PartedTransfer> ended = std::move(*found);
+  under_way_.erase(found);
+  ended->tell(ended->error_);
+}
+
+}  // namespace poet::store
