@@ -21,7 +21,9 @@ WaysBack waysBack(const Problem& problem, int value, int t, int near) {
   const Evictable& v = problem.values[static_cast<size_t>(value)];
   WaysBack ways;
   if (!farFromTouch(problem, value, t, near)) return ways;
-  if (v.recipe >= 0 && problem.runnable(v.recipe, t)) ways.recipe = v.recipe;
+  if (v.recipe >= 0 && problem.runnable(v.recipe, t) &&
+      !problem.replays[static_cast<size_t>(v.recipe)].dominated)
+    ways.recipe = v.recipe;
   if (v.page >= 0 && problem.runnable(v.page, t)) ways.page = v.page;
   return ways;
 }
@@ -65,7 +67,7 @@ Candidates ancestorCandidates(const Problem& problem, int count, int near) {
   return candidates;
 }
 
-Candidates allCandidates(const Problem& problem, int rounds) {
+Candidates allCandidates(const Problem& problem, int rounds, int ahead) {
   // Last stage in which a value is touched, by plain training or by a replay that may still run.
   std::vector<int> last_touch(problem.values.size(), -1);
   for (size_t v = 0; v < problem.values.size(); ++v) {
@@ -73,22 +75,36 @@ Candidates allCandidates(const Problem& problem, int rounds) {
   }
   for (size_t r = problem.replays.size(); r-- > 0;) {
     const Replay& replay = problem.replays[r];
+    if (replay.dominated) continue;
     int last = -1;
     for (const int v : replay.outputs) last = std::max(last, last_touch[static_cast<size_t>(v)]);
     last = std::min(last, replay.until_stage);
     for (const int u : replay.inputs)
       last_touch[static_cast<size_t>(u)] = std::max(last_touch[static_cast<size_t>(u)], last);
   }
+  // A page-in reads nothing: put off until right before the touch that it is for it costs the same
+  // and takes less memory. Only wake-ups may be saved by an earlier one.
+  const bool pages_wait = problem.costOfWakeUp() <= 0;
   Candidates candidates(problem.stages.size());
   for (int t = 0; t < problem.numStages(); ++t) {
-    std::vector<int> once;
-    for (size_t r = 0; r < problem.replays.size(); ++r) {
-      const auto& outputs = problem.replays[r].outputs;
-      const bool touched = std::any_of(outputs.begin(), outputs.end(), [&](int v) {
-        return last_touch[static_cast<size_t>(v)] >= t;
-      });
-      if (touched && problem.runnable(static_cast<int>(r), t)) once.push_back(static_cast<int>(r));
+    std::vector<char> is_read(problem.values.size(), 0);
+    for (int served = t; served <= std::min(t + ahead, problem.endStage()); ++served) {
+      for (const int v : problem.stages[static_cast<size_t>(served)].needs)
+        is_read[static_cast<size_t>(v)] = 1;
     }
+    std::vector<int> once;
+    for (size_t r = problem.replays.size(); r-- > 0;) {  // readers before what they read
+      const Replay& replay = problem.replays[r];
+      if (replay.dominated || !problem.runnable(static_cast<int>(r), t)) continue;
+      const bool asked = std::any_of(replay.outputs.begin(), replay.outputs.end(), [&](int v) {
+        const auto i = static_cast<size_t>(v);
+        return replay.is_page && pages_wait ? is_read[i] != 0 : last_touch[i] >= t;
+      });
+      if (!asked) continue;
+      once.push_back(static_cast<int>(r));
+      for (const int u : replay.inputs) is_read[static_cast<size_t>(u)] = 1;
+    }
+    std::reverse(once.begin(), once.end());
     auto& stage = candidates[static_cast<size_t>(t)];
     for (int round = 0; round < rounds; ++round)
       stage.insert(stage.end(), once.begin(), once.end());

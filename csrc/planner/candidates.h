@@ -17,9 +17,11 @@ using Candidates = std::vector<std::vector<int>>;
 // training last touched one of its outputs at least `near` stages before.
 Candidates ancestorCandidates(const Problem& problem, int count, int near);
 
-// Every replay in every stage in which it may run, `rounds` times over. Leaves out only what no
-// plan can use: replays whose outputs nothing touches from that stage on.
-Candidates allCandidates(const Problem& problem, int rounds);
+// Every replay in every stage in which it may run, `rounds` times over. Leaves out what no plan can
+// use, replays whose outputs nothing touches from that stage on, and what some best plan does
+// without: dominated recomputes, and page-ins of what is touched neither there nor in the `ahead`
+// stages after it.
+Candidates allCandidates(const Problem& problem, int rounds, int ahead = 0);
 
 // Adds what `plan` uses, so that it is a point of the program.
 void include(const Problem& problem, const ReplayPlan& plan, Candidates& candidates);

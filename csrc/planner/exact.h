@@ -9,8 +9,10 @@
 
 namespace poet::planner {
 
-// Above this many candidate replays (stages x runnable recipes) a proof is not tried.
+// Above this many candidate replays (stages x runnable recipes) a proof is not tried; nor is it,
+// where values may be paged, above this many: of page-ins only those right before a touch count.
 inline constexpr size_t kMostExactCandidates = 2500;
+inline constexpr size_t kMostExactCandidatesWithPages = 600;
 
 struct ExactOptions {
   double time_limit_seconds = 10;

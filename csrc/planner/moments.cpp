@@ -119,7 +119,7 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
 }
 
 Candidates momentCandidates(const Problem& coarse) {
-  Candidates candidates = allCandidates(coarse, 1);
+  Candidates candidates = allCandidates(coarse, 1, 1);  // a block serves the moment after it, too
   for (size_t t = 1; t < candidates.size(); t += 2) candidates[t].clear();
   return candidates;
 }

@@ -85,6 +85,7 @@ Problem::Problem(const Graph& graph, const RecipeTable& table, const DeviceProfi
   findReplays(table, options);
   std::sort(away.begin(), away.end());
   linkReplays(table);
+  findDominated(options.has_deadline);
   findUses(table);
   findFixed();
   findFloor();
@@ -281,6 +282,27 @@ void Problem::linkReplays(const RecipeTable& table) {
     }
     std::sort(replay.inputs.begin(), replay.inputs.end());
     std::sort(replay.outputs.begin(), replay.outputs.end());
+  }
+}
+
+void Problem::findDominated(bool has_deadline) {
+  if (!pages_ || costOfWakeUp() > 0) return;
+  for (Replay& replay : replays) {
+    if (replay.is_page) continue;
+    double cost = 0;
+    double seconds = 0;
+    bool all_may_page = true;
+    for (const int v : replay.outputs) {
+      const int page = values[static_cast<size_t>(v)].page;
+      all_may_page = all_may_page && page >= 0;
+      if (!all_may_page) break;
+      const Replay& way = replays[static_cast<size_t>(page)];
+      all_may_page = way.last_stage <= replay.last_stage && way.until_stage >= replay.until_stage;
+      cost += way.cost + way.once_cost;
+      seconds += way.seconds + way.once_seconds;
+    }
+    replay.dominated = all_may_page && cost <= replay.cost &&
+                       (!has_deadline || seconds <= replay.seconds);
   }
 }
 

@@ -45,6 +45,12 @@ namespace poet::planner {
 // 0 <= price <= 1, the Lagrange multiplier of the channels' capacity. Energy that the store draws
 // while it moves something is charged in full. A price is a way to look for plans and nothing more:
 // what they take is timed (Note [Timing of transfers]) and simulated.
+//
+// Note [Dominated recomputes]
+// Where the page_outs and page-ins of all that a recipe makes cost no more than one replay of it,
+// some best plan never replays it: page-ins at the same place make the same values, read nothing,
+// and take less memory meanwhile; a page_out takes none. The same must hold of their seconds where
+// there is a deadline, and waking the store must cost nothing. Programs leave such replays out.
 struct Evictable {
   ValueId id;
   int64_t bytes = 0;
@@ -89,6 +95,7 @@ struct Replay {
   int out_stage = -1;              // of a page-in: the page_out stands before the op of this stage
   int last_stage = 0;              // stage of its last op: it may run in later stages only
   int until_stage = -1;            // last stage in which it may run
+  bool dominated = false;          // See Note [Dominated recomputes]
   std::vector<int> random_stages;  // first executions of its ops that draw from a generator
 };
 
@@ -121,6 +128,8 @@ struct ProblemOptions {
   // Of a second of transfers, in seconds of the step: 1 where transfers block (Note [The price of a
   // transfer]).
   double transfer_price = 1;
+  // The deadline bounds seconds, whatever the objective.
+  bool has_deadline = true;
   // Where `graph` is a coarse one: a replay then costs what the fine ops in it do. Must outlive the
   // problem.
   const Coarsening* coarsening = nullptr;
@@ -191,6 +200,7 @@ class Problem {
   void addSegments(ValueId id, const ProblemOptions& options);
   void addPage(int value);
   void linkReplays(const RecipeTable& table);
+  void findDominated(bool has_deadline);
   // Segment that holds the value when stage t reads it; -1: it is a constant then.
   int segmentAt(ValueId id, int t) const;
   void findUses(const RecipeTable& table);

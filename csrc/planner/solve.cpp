@@ -65,6 +65,7 @@ ProblemOptions problemOptions(int64_t small_bytes, const SolveOptions& options,
           .recompute = options.recompute,
           .paging = options.paging,
           .away = away,
+          .has_deadline = options.runtime_budget_seconds.has_value(),
           .coarsening = coarsening};
 }
 
@@ -112,8 +113,8 @@ class SolveRun {
         return best_.finished(plain_.makespan_seconds, "all");
     }
     offerStarts();
-    const bool small =
-        problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostExactCandidates;
+    const size_t most = problem_.pages() ? kMostExactCandidatesWithPages : kMostExactCandidates;
+    const bool small = problem_.exact && countCandidates(allCandidates(problem_, 1)) <= most;
     return small ? solveSmall() : solveLarge();
   }
 
