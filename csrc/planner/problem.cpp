@@ -301,8 +301,8 @@ void Problem::findDominated(bool has_deadline) {
       cost += way.cost + way.once_cost;
       seconds += way.seconds + way.once_seconds;
     }
-    replay.dominated = all_may_page && cost <= replay.cost &&
-                       (!has_deadline || seconds <= replay.seconds);
+    replay.dominated =
+        all_may_page && cost <= replay.cost && (!has_deadline || seconds <= replay.seconds);
   }
 }
 

@@ -183,8 +183,7 @@ int64_t Executor::unshownBytes() const {
   int64_t bytes = graph.baseBytes();
   for (ValueId v(0); v.index < graph.numValues(); ++v.index) {
     const auto i = static_cast<size_t>(v.index);
-    if (static_cast<size_t>(recording.first_shown[i].index) < k_ ||
-        graph.value(v).producer.valid())
+    if (static_cast<size_t>(recording.first_shown[i].index) < k_ || graph.value(v).producer.valid())
       continue;
     const bool gone = graph.value(v).death < OpId(static_cast<int64_t>(k_)) || is_none[i];
     if (!gone && !residency_[v].away) bytes += graph.value(v).bytes;

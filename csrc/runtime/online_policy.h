@@ -91,7 +91,8 @@ struct OnlineCounters {
 // Not thread-safe: the session serializes.
 class POET_API OnlinePolicy final : public Companion, public RoomMaker {
  public:
-  // Of one step: replays for each op so far; beyond that it thrashes, and values leave to the store only.
+  // Of one step: replays for each op so far; beyond that it thrashes, and values leave to the store
+  // only.
   static constexpr int64_t kMostReplaysPerOp = 30;
   // Values below that are left alone.
   static constexpr int64_t kLeastBytes = 512;
@@ -189,9 +190,9 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     int64_t bytes = 0;
     int32_t recipe = -1;
     int32_t version = 0;
-    int32_t wanted = 0;  // absent values whose recipes need it
-    int32_t locks = 0;   // may not leave
-    int32_t waits = 0;   // for other inputs: may leave to the store
+    int32_t wanted = 0;     // absent values whose recipes need it
+    int32_t locks = 0;      // may not leave
+    int32_t waits = 0;      // for other inputs: may leave to the store
     uint32_t mark = 0;      // the round that looked at it last
     bool found = false;     // by that round: it can come back
     bool bound = false;     // has been shown

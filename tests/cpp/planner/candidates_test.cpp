@@ -42,8 +42,7 @@ TEST(Candidates, NoPlanWithDominatedRecomputesIsCheaper) {
     dominated += countDominated(problem);
     Problem every = problem;
     for (Replay& replay : every.replays) replay.dominated = false;
-    EXPECT_GE(countCandidates(allCandidates(every, 1)),
-              countCandidates(allCandidates(problem, 1)));
+    EXPECT_GE(countCandidates(allCandidates(every, 1)), countCandidates(allCandidates(problem, 1)));
     const int64_t budget = problem.floor_bytes + 1;
     ExactOptions limits;
     limits.time_limit_seconds = 20;
