@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from poet import _C
+from poet._accelerator import UNCAPPED
 from poet._budgets import (
     ByteBudget,
     TimeBudget,
@@ -107,10 +108,27 @@ class StepPlanner:
         self._times_corrected = 0
         self._strictness = strictness
         self._largest_peak = 0
+        self._accelerator = ""  # that the step trains on; "": the CPU
         self._policed_bytes = 0
         self._warned = False
         self._warned_of_excess = False
         self._warned_of_no_solver = False
+
+    def use_accelerator(self, device: str) -> None:
+        """Before `prepare`: the step trains on that device, whose memory the budget counts.
+
+        Raises:
+            ArgumentError: `strict=True` asks for the online policy, which is for the CPU.
+        """
+        if self._strictness == "always":
+            raise ArgumentError(
+                f"strict=True: expected a step that trains on the CPU; got one on {device}. Calls "
+                "without a plan run without a cap there: leave strict out."
+            )
+        self._accelerator = device
+        self._page_folder = None
+        self.message = UNCAPPED.format(device=device)
+        self._say(self.message)
 
     def prepare(self) -> None:
         """Before the first call: how fast the store is, and the budget where it is no share.
@@ -118,6 +136,8 @@ class StepPlanner:
         Measuring takes about a second, once for each folder and machine.
         """
         self._measure_store()
+        if self._accelerator:
+            return
         if self._is_share():
             self.message = FIRST_OF_A_SHARE
             self._say(FIRST_OF_A_SHARE)
@@ -139,7 +159,7 @@ class StepPlanner:
         return isinstance(budget, str) and budget.strip().endswith("%")
 
     def _police(self, budget: int) -> None:
-        if not self._options.online or budget == self._policed_bytes:
+        if not self._options.online or budget == self._policed_bytes or self._accelerator:
             return
         if self._options.method != "poet":  # it trains under its own plans and no other method
             return
