@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "trace/allocator_tap.h"
+#include "trace/torch_compat.h"
 
 namespace poet {
 namespace {
@@ -50,7 +51,7 @@ void releaseData(c10::StorageImpl& storage, ValueId value) {
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
   POET_INTERNAL_ASSERT(storage.nbytes() == fresh.nbytes(), "a value came back with ",
                        fresh.nbytes(), " bytes instead of ", storage.nbytes());
-  storage.clear_data_ptr_access_error_msg_();
+  clearAccessMessage(storage);
   storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, fresh.device())));
 }
 

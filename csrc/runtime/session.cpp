@@ -57,6 +57,7 @@ void Session::setDevice(c10::Device device) {
   device_ = device;
   accelerator_.reset();
   if (!device.is_cpu()) accelerator_.emplace(device);
+  executor_.pager().setDevice(device);
 }
 
 void Session::expectBatch(const std::vector<at::Tensor>& batch) {

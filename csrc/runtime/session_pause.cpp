@@ -63,7 +63,7 @@ int64_t Session::pause(const std::vector<at::Tensor>& leaves) {
   POET_CHECK_AS(Error, mode_ == Mode::kIdle,
                 "pause: expected no step to be running; one is, on another thread or around this "
                 "call. Call it between two steps.");
-  if (!pages_ || accelerator_) return 0;
+  if (!pages_) return 0;
   between_.dropDead();
   watchFirst();
   const auto watched = c10::make_scope_exit([this] { watchWhatIsAway(); });

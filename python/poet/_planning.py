@@ -24,7 +24,7 @@ from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
 from poet._profile import with_known_watts
 from poet._solve import solve_on, solve_with_bar
-from poet._store import StoreSpeed, known_speed, store_speed
+from poet._store import StoreSpeed, host_speed, known_speed, store_speed
 from poet._store_watch import StoreWatch
 from poet._times_seen import OpTimes
 from poet._warn import warn
@@ -126,7 +126,6 @@ class StepPlanner:
                 "without a plan run without a cap there: leave strict out."
             )
         self._accelerator = device
-        self._page_folder = None
         self.message = UNCAPPED.format(device=device)
         self._say(self.message)
 
@@ -135,9 +134,11 @@ class StepPlanner:
 
         Measuring takes about a second, once for each folder and machine.
         """
-        self._measure_store()
         if self._accelerator:
+            if self._page_folder is not None:
+                self._device = host_speed(self._accelerator).on(self._device)
             return
+        self._measure_store()
         if self._is_share():
             self.message = FIRST_OF_A_SHARE
             self._say(FIRST_OF_A_SHARE)
