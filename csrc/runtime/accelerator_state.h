@@ -24,13 +24,13 @@ struct AcceleratorState {
 
   static AcceleratorState current(c10::Device device) {
     const at::Context& context = at::globalContext();
-    return {device.type(),
-            context.userEnabledCuDNN(),
-            context.benchmarkCuDNN(),
-            context.deterministicCuDNN(),
-            at::autocast::get_autocast_dtype(device.type()),
-            {precisionOf(kPreciseOps[0]), precisionOf(kPreciseOps[1]),
-             precisionOf(kPreciseOps[2])}};
+    return {
+        device.type(),
+        context.userEnabledCuDNN(),
+        context.benchmarkCuDNN(),
+        context.deterministicCuDNN(),
+        at::autocast::get_autocast_dtype(device.type()),
+        {precisionOf(kPreciseOps[0]), precisionOf(kPreciseOps[1]), precisionOf(kPreciseOps[2])}};
   }
 
   void apply() const {

@@ -135,8 +135,7 @@ StoreSpeed measureTransfersToHost(c10::Device device) {
   constexpr int kTimes = 4;  // the first pins its memory
   const UnheardGuard unheard;
   const Accelerator accelerator(device);
-  const at::Tensor data =
-      at::empty({kBytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  const at::Tensor data = at::empty({kBytes}, at::TensorOptions().dtype(at::kByte).device(device));
   const auto seconds_of = [&](auto&& transfer) {
     accelerator.synchronize();
     const auto start = std::chrono::steady_clock::now();
@@ -151,9 +150,8 @@ StoreSpeed measureTransfersToHost(c10::Device device) {
     out = std::min(out, seconds_of([&] {
                      slot = transfers.wait(transfers.write(data.mutable_data_ptr(), kBytes));
                    }));
-    in = std::min(in, seconds_of([&] {
-                    transfers.wait(transfers.read(slot, data.mutable_data_ptr()));
-                  }));
+    in = std::min(
+        in, seconds_of([&] { transfers.wait(transfers.read(slot, data.mutable_data_ptr())); }));
     transfers.release(slot);
   }
   StoreSpeed speed;

@@ -124,8 +124,9 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
       const bool optional =
           schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
       stack[static_cast<size_t>(slot.arg)] =
-          optional ? at::Tensor()
-                   : at::zeros(slot.sizes, at::TensorOptions().dtype(slot.dtype).device(slot.device));
+          optional
+              ? at::Tensor()
+              : at::zeros(slot.sizes, at::TensorOptions().dtype(slot.dtype).device(slot.device));
     } else if (slot.value.valid()) {
       while (held != record.held().end() && held->slot < i) ++held;
       const bool is_held = held != record.held().end() && held->slot == i;
@@ -136,8 +137,7 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
   }
   const ExecutionStateGuard as_then(record.state());
   std::optional<AcceleratorStateGuard> accelerator_as_then;
-  if (record.acceleratorState() != nullptr)
-    accelerator_as_then.emplace(*record.acceleratorState());
+  if (record.acceleratorState() != nullptr) accelerator_as_then.emplace(*record.acceleratorState());
   std::optional<AnyGeneratorGuard> device_generator;
   if (record.deviceGeneratorState() != nullptr)
     device_generator.emplace(*record.deviceGeneratorState());

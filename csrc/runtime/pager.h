@@ -73,6 +73,7 @@ class Pager {
   void setStore(std::shared_ptr<PageStore> store) { queue_ = transfersToFile(std::move(store)); }
   // Where values come back to; with an accelerator the store is the host's memory.
   void setDevice(c10::Device device) { device_ = device; }
+  c10::Device device() const { return device_; }
   void useHostMemory() { queue_ = transfersToHost(device_); }
   bool hasStore() const { return queue_ != nullptr; }
   void reserve(int64_t bytes) { queue_->reserve(bytes); }

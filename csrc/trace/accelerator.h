@@ -44,9 +44,9 @@ class POET_API Accelerator {
   at::Generator defaultGenerator() const;
 
   struct Memory {
-    int64_t bytes = 0;       // that tensors and kernels have asked for and hold
-    int64_t most_bytes = 0;  // since resetMost()
-    int64_t taken_bytes = 0; // that the allocator has given them, rounded up
+    int64_t bytes = 0;        // that tensors and kernels have asked for and hold
+    int64_t most_bytes = 0;   // since resetMost()
+    int64_t taken_bytes = 0;  // that the allocator has given them, rounded up
   };
   Memory memory() const;
   void resetMost() const;

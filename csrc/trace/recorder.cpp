@@ -38,9 +38,16 @@ class GeneratorWatch {
 // Note [Index lists stay]
 // PyTorch's own composite functions read one-dimensional integer tensors by pointer, above the
 // dispatcher, and keep the pointer while operators run (an LSTM walks the batch_sizes of a packed
-// sequence like that). They are small: they stay.
+// sequence like that). They are small: they stay. Those of an accelerator nobody can read so.
 bool isIndexList(const at::Tensor& t) {
-  return t.dim() <= 1 && at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+  return t.device().is_cpu() && t.dim() <= 1 &&
+         at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+}
+
+// The seeds that an attention kernel leaves on the CPU for its backward pass: what does not come
+// back with its op's other results would keep these in memory.
+bool isScalarOfAnOp(const at::Tensor& t, OpId producer) {
+  return producer.valid() && t.device().is_cpu() && t.dim() == 0;
 }
 
 bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); }
@@ -207,8 +214,9 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   value.producer = producer;
   // A number of Python's is made for this very op.
   const bool is_number = t.unsafeGetTensorImpl()->is_wrapped_number();
-  value.evictable =
-      is_counted && AllocatorTap::mayRelease(*storage) && !isIndexList(t) && !is_number;
+  const bool may_leave =
+      is_counted ? !isIndexList(t) : accelerator_.has_value() && isScalarOfAnOp(t, producer);
+  value.evictable = may_leave && AllocatorTap::mayRelease(*storage) && !is_number;
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));

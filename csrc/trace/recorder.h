@@ -155,8 +155,8 @@ class Recorder {
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
-  void runOnDevice(const c10::OperatorHandle& op, const OpTraits& traits,
-                   c10::DispatchKeySet below, torch::jit::Stack* stack);
+  void runOnDevice(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
+                   torch::jit::Stack* stack);
   bool counts(const c10::StorageImpl& storage) const { return storage.device() == device_; }
   bool mayReplayOn(c10::Device device) const;
   int64_t bytesOfNobody() const;

@@ -41,10 +41,8 @@ inline bool isManaged(const at::Tensor& t) {
 // Calls f(part) for the tensors that a sparse tensor is made of; for no other tensor.
 template <class F>
 void forEachPart(const at::Tensor& t, F&& f) {
-  const at::Layout layout =
-      unobserved(t, [&] {
-        return Accelerator::isKnown(t.device().type()) ? t.layout() : at::kStrided;
-      });
+  const at::Layout layout = unobserved(
+      t, [&] { return Accelerator::isKnown(t.device().type()) ? t.layout() : at::kStrided; });
   if (layout == at::kSparse) {
     const auto* impl = static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
     f(impl->indices());
