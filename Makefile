@@ -21,6 +21,10 @@ PYTEST_JOBS ?= $(shell n=$(JOBS); echo $$((n < 4 ? n : 4)))
 # TIDY=1 adds clang-tidy to `make lint`, where it is installed.
 TIDY ?=
 
+# The interpreter whose torch sees the GPU, and words for benchmarks/gpu/measure.py.
+GPU_PYTHON ?= $(PYTHON)
+GPU_ARGS ?=
+
 BIN := $(VENV)/bin
 BUILD := build/dev
 ASAN := build/asan
@@ -29,6 +33,8 @@ TSAN := build/tsan
 INSTALLED := build/install
 EXAMPLE := build/example
 PACKAGES := build/packages
+GPU_BUILD := build/gpu
+IN_GPU := PYTHONPATH="$(abspath $(GPU_BUILD))/site" POET_SOLVER="$(abspath $(GPU_BUILD))/poet-solver" CUBLAS_WORKSPACE_CONFIG=:4096:8
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 comma := ,
 SAY := @printf '==> %s\n'
@@ -48,7 +54,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help setup build demo test test-cpp test-asan test-asan-torch test-tsan test-valgrind test-python test-example test-wheel verify lint format bench report paper \
-  compatibility nightly clean
+  compatibility nightly gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -246,6 +252,24 @@ nightly: test test-wheel test-asan-torch test-tsan test-valgrind verify  ## what
 	$(SAY) "every preset on every device (goes on where the last run ended: build/presets.jsonl)"
 	@$(BIN)/python benchmarks/presets.py --all --out build/presets.jsonl
 	@$(MAKE) --no-print-directory bench
+
+# Into a folder of its own, with the torch that is there: nothing is installed. benchmarks/gpu/measure.py says what is measured.
+$(GPU_BUILD)/.built: $(NATIVE) $(shell find python/poet -name '*.py')
+	$(SAY) "build poet for the torch of $(GPU_PYTHON) (the log is build/gpu.log)"
+	@mkdir -p $(GPU_BUILD)/site
+	@$(call run,build/gpu.log,cmake -S . -B $(GPU_BUILD) -DPython_EXECUTABLE="$$($(GPU_PYTHON) -c "import sys; print(sys.executable)")" \
+	  -DPOET_ANY_TORCH=ON -DPOET_WARNINGS_AS_ERRORS=OFF && cmake --build $(GPU_BUILD))
+	@rm -rf $(GPU_BUILD)/site/poet && cp -r python/poet $(GPU_BUILD)/site/ && rm -f $(GPU_BUILD)/site/poet/_C.*.so
+	@cp $(GPU_BUILD)/_C.*.so $(GPU_BUILD)/site/poet/
+	@touch $@
+
+gpu:  ## on a machine with a GPU: build with the torch of GPU_PYTHON, test and measure there
+	@$(GPU_PYTHON) -c "import sys, torch; torch.cuda.is_available() or sys.exit('make gpu: the torch of $(GPU_PYTHON) sees no CUDA device')"
+	@$(MAKE) --no-print-directory $(GPU_BUILD)/.built
+	$(SAY) "tests on the GPU"
+	@$(IN_GPU) $(GPU_PYTHON) -m pytest -q --noconftest tests/python/test_gpu.py $(PYTEST_ARGS)
+	$(SAY) "measurements on the GPU (figures: $(GPU_BUILD)/figures)"
+	@$(IN_GPU) $(GPU_PYTHON) benchmarks/gpu/measure.py --out $(GPU_BUILD)/figures $(GPU_ARGS)
 
 clean:  ## remove builds and the virtual environment
 	rm -rf build dist out $(VENV)

@@ -20,8 +20,17 @@ include("${CMAKE_CURRENT_LIST_DIR}/PoetTorchTargets.cmake")
 poet_read_torch_version("${poet_torch_dir}" TorchLibs_VERSION)
 # The versions that poet is tested with, also in pyproject.toml. Whatever differs between them stands in
 # csrc/trace/torch_compat.h.
+#
+# A machine with a GPU has the torch that its driver wants: POET_ANY_TORCH=ON builds with that one. 2.11 is the oldest that
+# poet's sources know of.
+option(POET_ANY_TORCH "Build with a torch outside the tested range" OFF)
 if(TorchLibs_VERSION VERSION_LESS 2.13 OR TorchLibs_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "poet: torch ${TorchLibs_VERSION} in ${poet_torch_dir} is outside the tested range, torch>=2.13,<2.14. Run\n"
+  if(POET_ANY_TORCH AND TorchLibs_VERSION VERSION_GREATER_EQUAL 2.11)
+    set(poet_torch_message WARNING)
+  else()
+    set(poet_torch_message FATAL_ERROR)
+  endif()
+  message(${poet_torch_message} "poet: torch ${TorchLibs_VERSION} in ${poet_torch_dir} is outside the tested range, torch>=2.13,<2.14. Run\n"
     "  ${Python_EXECUTABLE} -m pip install torch==2.13.0\n"
     "  ${Python_EXECUTABLE} -m pip install -e .")
 endif()

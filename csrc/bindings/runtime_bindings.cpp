@@ -8,6 +8,7 @@
 #include "runtime/session.h"
 #include "trace/kept_storages.h"
 #include "trace/lending.h"
+#include "trace/listener.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -169,6 +170,16 @@ void lendBehind(const py::iterable& outputs) {
   lendToCustomNodes(roots);
 }
 
+// A BackwardGuard as a context manager.
+class HeardBackward {
+ public:
+  void enter() { guard_.emplace(); }
+  void exit(const py::args& /*error*/) { guard_.reset(); }
+
+ private:
+  std::optional<BackwardGuard> guard_;
+};
+
 // What the executor can bring back and how, for tests and for whoever makes schedules in Python.
 py::list recipesOf(const Graph& graph) {
   py::list result;
@@ -200,6 +211,12 @@ void bindRuntime(py::module_& m) {
 
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init(&Session::create), py::arg("verify"))
+      .def(
+          "set_device",
+          [](Session& session, const std::string& device) {
+            session.setDevice(c10::Device(device));
+          },
+          py::arg("device"))
       .def("expect_batch", &expectBatch, py::arg("tensors"))
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
@@ -280,6 +297,10 @@ void bindRuntime(py::module_& m) {
       .def("op_seconds", &Session::opSeconds, py::arg("variant"),
            py::call_guard<py::gil_scoped_release>())
       .def("counters", &countersToDict);
+  py::class_<HeardBackward>(m, "HeardBackward")
+      .def(py::init<>())
+      .def("__enter__", &HeardBackward::enter)
+      .def("__exit__", &HeardBackward::exit);
   m.def("recipes_of", &recipesOf, py::arg("graph"));
   m.def(
       "reads_no_data", [](const Graph& graph, int op) { return graph.op(OpId(op)).reads_no_data; },

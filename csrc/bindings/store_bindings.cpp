@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
+#include "runtime/transfers.h"
 #include "store/page_store.h"
 
 namespace poet {
@@ -16,6 +17,15 @@ std::string pageFolder(const py::object& directory) {
   return PageStore::open(name)->directory();
 }
 
+py::dict toDict(const StoreSpeed& speed) {
+  py::dict result;
+  result["read_rate"] = speed.read_rate;
+  result["write_rate"] = speed.write_rate;
+  result["read_latency_seconds"] = speed.read_latency_seconds;
+  result["write_latency_seconds"] = speed.write_latency_seconds;
+  return result;
+}
+
 py::dict measureFromPython(const py::object& directory, double seconds) {
   const std::string name = fileName(directory);
   StoreSpeed speed;
@@ -23,12 +33,16 @@ py::dict measureFromPython(const py::object& directory, double seconds) {
     const py::gil_scoped_release release;
     speed = measureStore(name, seconds);
   }
-  py::dict result;
-  result["read_rate"] = speed.read_rate;
-  result["write_rate"] = speed.write_rate;
-  result["read_latency_seconds"] = speed.read_latency_seconds;
-  result["write_latency_seconds"] = speed.write_latency_seconds;
-  return result;
+  return toDict(speed);
+}
+
+py::dict measureHost(const std::string& device) {
+  StoreSpeed speed;
+  {
+    const py::gil_scoped_release release;
+    speed = measureTransfersToHost(c10::Device(device));
+  }
+  return toDict(speed);
 }
 
 }  // namespace
@@ -39,6 +53,8 @@ void bindStore(py::module_& m) {
         "Raises poet.ArgumentError where it takes no page file, saying why.");
   m.def("measure_store", &measureFromPython, py::arg("directory"), py::arg("seconds") = 1.0,
         "Rates in bytes a second and latencies in seconds of a page file in that folder.");
+  m.def("measure_host_transfers", &measureHost, py::arg("device"),
+        "The same of the host's pinned memory, for that accelerator.");
 }
 
 }  // namespace poet

@@ -32,7 +32,7 @@ StorageHold AwayBetween::bytesOf(const PageCopy& copy, bool is_overwritten) {
     return fresh;
   } catch (const StoreError&) {
     if (!is_overwritten) throw;
-    return Pager::freshStorage(copy.bytes);
+    return pager_.freshStorage(copy.bytes);
   }
 }
 

@@ -14,6 +14,7 @@ namespace poet {
 // Begins the transfer; settleCopy() ends it.
 bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
   if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
+  if (storage->device() != pager_.device()) return false;  // it takes nothing of the budget
   return pager_.write(v, storage, verify_.enabled() ? contentHash(v, *storage) : 0);
 }
 

@@ -117,7 +117,8 @@ at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,
   }
   if (!storage && (reads_no_data || residency_.isAvailable(slot.value)))
     storage = residency_[slot.value].ref.lock();
-  if (!storage && reads_no_data) storage = emptyStorage(plan_->graph().value(slot.value).bytes);
+  if (!storage && reads_no_data)
+    storage = emptyStorage(plan_->graph().value(slot.value).bytes, slot.device);
   POET_INTERNAL_ASSERT(storage, "a replay before ", describe(k_), " needs value ", slot.value.index,
                        ", which is not there");
   return tensorOn(std::move(storage), slot, slot.offset + shiftOf(slot.value));

@@ -403,7 +403,7 @@ StorageHold OnlinePolicy::storageOf(ValueId v) const {
   if (entry.own) return entry.own;
   StorageHold storage = entry.ref.lock();
   if (!storage && entry.hold) {  // its storage is dead, its memory is not
-    storage = emptyStorage(entry.bytes);
+    storage = emptyStorage(entry.bytes, at::kCPU);
     storage->set_data_ptr_noswap(c10::DataPtr(entry.hold.block(), at::kCPU));
   }
   return storage;
@@ -415,7 +415,7 @@ at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const M
   }
   const Entry& entry = at(slot.value);
   StorageHold storage = storageOf(slot.value);
-  if (!storage && reads_no_data) storage = emptyStorage(entry.bytes);
+  if (!storage && reads_no_data) storage = emptyStorage(entry.bytes, slot.device);
   POET_INTERNAL_ASSERT(storage && (reads_no_data || entry.resident), "a replay before op ",
                        running_.index, " needs value ", slot.value.index, ", which is not there");
   return tensorOn(std::move(storage), slot);

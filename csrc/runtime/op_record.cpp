@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "graph/error.h"
 #include "trace/tensor_args.h"
@@ -24,6 +25,24 @@ void placeTensor(torch::jit::Stack& stack, const Slot& slot, at::Tensor tensor, 
 }
 
 namespace {
+
+// The accelerator that the op reads from or makes something on.
+std::optional<c10::Device> acceleratorOf(const RecordedOp& op) {
+  for (const auto* slots : {&op.in, &op.out}) {
+    for (const Slot& slot : *slots) {
+      if (!slot.device.is_cpu()) return slot.device;
+    }
+  }
+  return std::nullopt;
+}
+
+// The generator among the arguments, or the device's own.
+at::Generator generatorOn(c10::Device device, const torch::jit::Stack& args) {
+  for (const c10::IValue& arg : args) {
+    if (arg.isGenerator()) return arg.toGenerator();
+  }
+  return Accelerator(device).defaultGenerator();
+}
 
 const at::Tensor& tensorAt(const c10::IValue* args, const Slot& slot) {
   const c10::IValue& arg = args[slot.arg];
@@ -51,7 +70,14 @@ void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> he
     }
     placeTensor(args_, slot, at::Tensor(), copied_list);
   }
+  const std::optional<c10::Device> accelerator = acceleratorOf(op);
+  if (accelerator)
+    accelerator_ = std::make_unique<AcceleratorState>(AcceleratorState::current(*accelerator));
   if (!random) return;
+  if (accelerator) {
+    device_generator_ = std::make_unique<AnyGeneratorState>(
+        AnyGeneratorState::of(generatorOn(*accelerator, args_)));
+  }
   if (at::CPUGeneratorImpl* generator = generatorOf(args_)) {
     generator_ = std::make_unique<GeneratorState>(GeneratorState::of(*generator));
   }
@@ -62,6 +88,8 @@ void OpRecord::clear() {
   held_.clear();
   state_.reset();
   generator_.reset();
+  device_generator_.reset();
+  accelerator_.reset();
 }
 
 at::Tensor tensorOn(StorageHold storage, const Slot& slot, int64_t offset) {
@@ -72,10 +100,10 @@ at::Tensor tensorOn(StorageHold storage, const Slot& slot, int64_t offset) {
   return t;
 }
 
-StorageHold emptyStorage(int64_t bytes) {
+StorageHold emptyStorage(int64_t bytes, c10::Device device) {
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                               c10::DataPtr(nullptr, at::kCPU),
-                                               c10::GetAllocator(at::kCPU), false);
+                                               c10::DataPtr(nullptr, device),
+                                               c10::GetAllocator(device.type()), false);
 }
 
 torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
@@ -96,7 +124,9 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
       const bool optional =
           schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
       stack[static_cast<size_t>(slot.arg)] =
-          optional ? at::Tensor() : at::zeros(slot.sizes, c10::typeMetaToScalarType(slot.dtype));
+          optional
+              ? at::Tensor()
+              : at::zeros(slot.sizes, at::TensorOptions().dtype(slot.dtype).device(slot.device));
     } else if (slot.value.valid()) {
       while (held != record.held().end() && held->slot < i) ++held;
       const bool is_held = held != record.held().end() && held->slot == i;
@@ -106,6 +136,11 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
     }
   }
   const ExecutionStateGuard as_then(record.state());
+  std::optional<AcceleratorStateGuard> accelerator_as_then;
+  if (record.acceleratorState() != nullptr) accelerator_as_then.emplace(*record.acceleratorState());
+  std::optional<AnyGeneratorGuard> device_generator;
+  if (record.deviceGeneratorState() != nullptr)
+    device_generator.emplace(*record.deviceGeneratorState());
   std::optional<GeneratorGuard> generator;
   if (record.generatorState() != nullptr)
     generator.emplace(*generatorOf(record.args()), *record.generatorState());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/accelerator_state.h"
 #include "runtime/execution_state.h"
 #include "runtime/generator_state.h"
 #include "trace/recording.h"
@@ -43,6 +44,9 @@ class OpRecord {
   c10::DispatchKeySet keys() const { return keys_; }
   const ExecutionState& state() const { return *state_; }
   const GeneratorState* generatorState() const { return generator_.get(); }
+  // Of the accelerator's generator that it may have drawn from.
+  const AnyGeneratorState* deviceGeneratorState() const { return device_generator_.get(); }
+  const AcceleratorState* acceleratorState() const { return accelerator_.get(); }
 
  private:
   torch::jit::Stack args_;
@@ -50,6 +54,8 @@ class OpRecord {
   c10::DispatchKeySet keys_;
   std::optional<ExecutionState> state_;
   std::unique_ptr<GeneratorState> generator_;
+  std::unique_ptr<AnyGeneratorState> device_generator_;
+  std::unique_ptr<AcceleratorState> accelerator_;
 };
 
 // A tensor that looks at the storage as the slot says, or from another offset on.
@@ -58,7 +64,7 @@ inline at::Tensor tensorOn(StorageHold storage, const Slot& slot) {
   return tensorOn(std::move(storage), slot, slot.offset);
 }
 // A storage of the right size without data, for ops that look at shapes only.
-StorageHold emptyStorage(int64_t bytes);
+StorageHold emptyStorage(int64_t bytes, c10::Device device);
 
 // Runs a recorded op again, on this step's arguments and with the thread's settings of its first
 // run. `tensorOf` makes the arguments whose values the record does not hold. Running statistics are

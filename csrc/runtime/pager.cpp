@@ -1,9 +1,11 @@
 #include "runtime/pager.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "graph/error.h"
@@ -16,8 +18,10 @@ void* dataOf(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_ch
 
 }  // namespace
 
-StorageHold Pager::freshStorage(int64_t bytes) {
-  c10::Allocator* allocator = c10::GetCPUAllocator();
+StorageHold Pager::freshStorage(int64_t bytes) const {
+  const c10::OptionalDeviceGuard guard(device_.is_cpu() ? std::nullopt
+                                                        : std::optional<c10::Device>(device_));
+  c10::Allocator* allocator = c10::GetAllocator(device_.type());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(bytes),
       allocator->allocate(static_cast<size_t>(bytes)), allocator, /*resizable=*/true);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "runtime/transfers.h"
 #include "store/page_store.h"
-#include "store/transfer_queue.h"
 #include "trace/recording.h"
 
 namespace poet {
@@ -70,9 +70,11 @@ class Pager {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  void setStore(std::shared_ptr<PageStore> store) {
-    queue_ = std::make_unique<TransferQueue>(std::move(store));
-  }
+  void setStore(std::shared_ptr<PageStore> store) { queue_ = transfersToFile(std::move(store)); }
+  // Where values come back to; with an accelerator the store is the host's memory.
+  void setDevice(c10::Device device) { device_ = device; }
+  c10::Device device() const { return device_; }
+  void useHostMemory() { queue_ = transfersToHost(device_); }
   bool hasStore() const { return queue_ != nullptr; }
   void reserve(int64_t bytes) { queue_->reserve(bytes); }
 
@@ -112,7 +114,7 @@ class Pager {
   void letDie(ValueId v);
 
   // Memory for a value's bytes. Throws what the allocator throws.
-  static StorageHold freshStorage(int64_t bytes);
+  StorageHold freshStorage(int64_t bytes) const;
   // Copies the storage's data to the store and waits for it: between steps. Invalid where the store
   // failed, or nothing is paged any more.
   PageCopy store(c10::StorageImpl& storage, uint64_t content_hash);
@@ -130,14 +132,14 @@ class Pager {
 
  private:
   struct Departure {
-    TransferQueue::Ticket ticket;
+    Transfers::Ticket ticket;
     WeakStorage storage = noStorage();
     c10::DataPtr data;  // the storage's, which only points to it now
     PageCopy copy;      // what it will be
   };
   struct Arrival {
     StorageHold data;
-    TransferQueue::Ticket ticket;
+    Transfers::Ticket ticket;
     bool for_dead = false;
   };
 
@@ -148,7 +150,8 @@ class Pager {
   StorageHold finishReading(Arrival arrival);
   void noteFailure(const std::string& what);
 
-  std::unique_ptr<TransferQueue> queue_;
+  std::unique_ptr<Transfers> queue_;
+  c10::Device device_ = c10::Device(c10::DeviceType::CPU);
   std::vector<PageCopy> copies_;
   std::vector<Departure> leaving_;
   std::vector<Arrival> arriving_;

@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "trace/allocator_tap.h"
+#include "trace/torch_compat.h"
 
 namespace poet {
 namespace {
@@ -43,15 +44,15 @@ ValueId valueNamedIn(const std::string& text) {
 
 void releaseData(c10::StorageImpl& storage, ValueId value) {
   storage.set_data_ptr_noswap(
-      c10::DataPtr(nullptr, at::kCPU));  // nbytes, strides and everybody's references stay
+      c10::DataPtr(nullptr, storage.device()));  // nbytes, strides and everybody's references stay
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(accessMessage(value));
 }
 
 void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
   POET_INTERNAL_ASSERT(storage.nbytes() == fresh.nbytes(), "a value came back with ",
                        fresh.nbytes(), " bytes instead of ", storage.nbytes());
-  storage.clear_data_ptr_access_error_msg_();
-  storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, at::kCPU)));
+  clearAccessMessage(storage);
+  storage.set_data_ptr_noswap(fresh.set_data_ptr(c10::DataPtr(nullptr, fresh.device())));
 }
 
 void Residency::begin(const Graph& graph) {

@@ -47,7 +47,7 @@ class HandedOut {
 // serializes.
 //
 // Invariants: a bound value's storage address is not reused while it is bound (a weak reference
-// keeps it); only data that PyTorch's CPU allocator owns is ever released; an evicted storage
+// keeps it); only data that PyTorch's allocator owns is ever released; an evicted storage
 // carries the access message, so that a raw read fails with a clear error instead of a crash.
 class Residency {
  public:

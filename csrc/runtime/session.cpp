@@ -47,6 +47,19 @@ Session::Session(bool verify) : verify_(verify) {
 // ------------------------------------------------------------------------------------------------
 // a step's ends
 
+void Session::setDevice(c10::Device device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  checkIdle();
+  POET_CHECK_AS(Error, counters_.steps == 0,
+                "the session has run steps already: set its device before the first");
+  POET_CHECK(Accelerator::isKnown(device.type()) && (device.is_cpu() || device.has_index()),
+             "device: expected the CPU or a CUDA device with its index; got ", device.str());
+  device_ = device;
+  accelerator_.reset();
+  if (!device.is_cpu()) accelerator_.emplace(device);
+  executor_.pager().setDevice(device);
+}
+
 void Session::expectBatch(const std::vector<at::Tensor>& batch) {
   uint64_t shapes = 0;
   for (const at::Tensor& t : batch)
@@ -100,11 +113,21 @@ void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
   });
 }
 
+// It takes nothing of the budget.
+void Session::leaveOutWhatLiesElsewhere(std::vector<KnownStorage>& known) const {
+  for (KnownStorage& one : known) {
+    const StorageHold storage = one.storage.lock();
+    if (storage && storage->device() != device_) one.bytes = 0;
+  }
+}
+
 void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   const c10::impl::ExcludeDispatchKeyGuard own_ops_are_not_heard(kListeningKey);
   const std::lock_guard<std::mutex> lock(mutex_);
   checkIdle();
+  leaveOutWhatLiesElsewhere(known);
   inputs_.clear();
+  stream_.reset();
   for (const KnownStorage& one : known) {
     if (one.kind == ValueKind::kInput) inputs_.push_back(one.storage);
   }
@@ -129,11 +152,12 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
       throw;
     }
     claim(*variant);
-    if (variant->timed_steps < kTimedSteps) {
+    if (!accelerator_ && variant->timed_steps < kTimedSteps) {  // a launch tells nothing
       timed_ = variant;
       variant->op_seconds.resize(variant->plan->numOps(), std::numeric_limits<double>::infinity());
     }
     if (verify_) tap_.emplace();
+    if (accelerator_) executor_.noteForeignOp();  // the tap counts the CPU's bytes
     mode_ = Mode::kFollow;
     has_away_ = false;  // the mode says it from here on
     return;
@@ -142,7 +166,7 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   between_.dropDead();
   startListening();
   tap_.emplace();
-  recorder_ = std::make_unique<Recorder>(known, all_are_known);
+  recorder_ = std::make_unique<Recorder>(known, all_are_known, device_);
   if (policy_.isOn()) {
     beginPolicy(known);
   } else {
@@ -258,8 +282,11 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     op.redispatchBoxed(below, stack);
     return;
   }
+  std::unique_lock<std::mutex> no_other_op;
+  if (accelerator_) no_other_op = std::unique_lock<std::mutex>(one_op_);
   const AllocatorTap::RoomGuard while_the_lock_is_held(nullptr);
   std::unique_lock<std::mutex> lock(mutex_);
+  if (accelerator_) noteStream();
   switch (mode_) {
     case Mode::kFollow:
       follow(op, below, stack, lock);
@@ -273,6 +300,18 @@ void Session::onOp(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       lock.unlock();
       op.redispatchBoxed(below, stack);
   }
+}
+
+// What a plan does is in the order of one stream: see Note [Steps on an accelerator].
+void Session::noteStream() {
+  const c10::Stream now = accelerator_->currentStream();
+  if (!stream_) stream_ = now;
+  if (now == *stream_) return;
+  if (mode_ == Mode::kFollow) {
+    accelerator_->synchronize();  // what comes back now is computed on this stream
+    depart("the step runs operators on several streams of the device");
+  }
+  if (recorder_) recorder_->noteSeveralStreams();
 }
 
 void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -366,7 +405,7 @@ void Session::depart(std::string why) {
     executor_.restoreAll();
     for (const WeakStorage& one : bound) enrollIfAlive(one);
     recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
-                                           executor_.shifts(), inputs_);
+                                           executor_.shifts(), inputs_, device_);
     recorder_->noteMayBeWritten(executor_.writtenElsewhere());
     executor_.end();
   }

@@ -18,6 +18,7 @@
 #include "runtime/executor.h"
 #include "runtime/online_policy.h"
 #include "runtime/variants.h"
+#include "trace/accelerator.h"
 #include "trace/dispatch_key.h"
 #include "trace/listener.h"
 #include "trace/recorder.h"
@@ -66,6 +67,10 @@ class POET_API Session final : public Listener,
   // verify: see runtime/verify.h.
   static std::shared_ptr<Session> create(bool verify);
   ~Session() override;
+
+  // Whose memory the budget counts: see Note [Steps on an accelerator]. Before the first step; the
+  // CPU without a call.
+  void setDevice(c10::Device device);
 
   // The batch that the next step is given: by its shapes the right plan is known beforehand. May be
   // left out.
@@ -146,6 +151,7 @@ class POET_API Session final : public Listener,
   int64_t bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;
   void expectBytes(int64_t bytes) override { makeRoom(bytes); }
   void makeRoom(int64_t bytes) override;  // while a kernel runs
+  bool usesDeviceThreads() override { return accelerator_.has_value(); }
   bool wantsCustomNodes() override { return mode_ != Mode::kFollow || has_custom_nodes_; }
   void noteCustomNode() override { has_custom_nodes_ = true; }
   void onLend(const at::Tensor& t) override;
@@ -169,6 +175,8 @@ class POET_API Session final : public Listener,
   void startListening();
   void stopListening();
   void checkIdle() const;
+  void leaveOutWhatLiesElsewhere(std::vector<KnownStorage>& known) const;
+  void noteStream();
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
 
   // session_memory.cpp
@@ -206,7 +214,13 @@ class POET_API Session final : public Listener,
   // session_pause.cpp
   std::vector<StorageHold> pausable(const std::vector<at::Tensor>& leaves);
 
+  // On an accelerator ops run on two threads, and one of them may not wait for the other: held from
+  // before an op to after it, and before mutex_.
+  std::mutex one_op_;
   std::mutex mutex_;
+  c10::Device device_ = c10::Device(c10::DeviceType::CPU);
+  std::optional<Accelerator> accelerator_;  // the device, where it is one
+  std::optional<c10::Stream> stream_;       // of the running step's first op
   std::atomic<Mode> mode_ =
       Mode::kIdle;  // atomic: what a kernel calls back asks it without the lock
   VariantSet variants_;

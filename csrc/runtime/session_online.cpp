@@ -11,6 +11,7 @@ namespace poet {
 void Session::setBudget(OnlineOptions options, Strictness strictness) {
   const std::lock_guard<std::mutex> lock(mutex_);
   checkIdle();
+  POET_CHECK_AS(Error, !accelerator_, "the online policy is for steps on the CPU");
   strictness_ = strictness;
   is_policed_ = options.budget_bytes > 0;
   if (!is_policed_) counting_.reset();
@@ -37,7 +38,9 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
   int64_t bytes = 0;
   for (const KnownStorage& one : known) {
     const StorageHold storage = one.storage.lock();
-    if (!storage || storage->_mutable_data_ptr_no_checks().get() == nullptr) continue;
+    if (!storage || !storage->device().is_cpu() ||
+        storage->_mutable_data_ptr_no_checks().get() == nullptr)
+      continue;
     seen.push_back(storage.get());
   }
   std::sort(seen.begin(), seen.end());

@@ -39,8 +39,12 @@ void Session::setStore(std::shared_ptr<PageStore> store) {
 
 void Session::openStore() {
   Pager& pager = executor_.pager();
-  if (!pager.hasStore())
+  if (pager.hasStore()) return;
+  if (accelerator_) {
+    pager.useHostMemory();
+  } else {
     pager.setStore(std::shared_ptr<PageStore>(PageStore::open(store_directory_)));
+  }
 }
 
 void Session::prepareStore(const CompiledPlan& plan) {

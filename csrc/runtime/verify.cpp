@@ -1,11 +1,15 @@
 #include "runtime/verify.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "graph/error.h"
 #include "trace/allocator_tap.h"
+#include "trace/dispatch_key.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -22,9 +26,24 @@ int versionAt(const Graph& graph, ValueId v, size_t op) {
       writers.begin(), writers.end(), [op](OpId w) { return static_cast<size_t>(w.index) < op; }));
 }
 
+// A copy on the CPU of what an accelerator holds, once that is there.
+at::Tensor copyOnCpu(const c10::StorageImpl& storage) {
+  const at::Tensor all =
+      at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()))
+          .set_(c10::Storage(StorageHold::reclaim_copy(&const_cast<c10::StorageImpl&>(storage))));
+  return all.cpu();
+}
+
 uint64_t hashOf(const c10::StorageImpl& storage, size_t size) {
-  const auto* bytes = static_cast<const unsigned char*>(
-      const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
+  at::Tensor copy;
+  const void* data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
+  if (!storage.device().is_cpu() && size > 0) {
+    const c10::impl::ExcludeDispatchKeyGuard not_heard(kListeningKey);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    copy = copyOnCpu(storage);
+    data = copy.const_data_ptr();
+  }
+  const auto* bytes = static_cast<const unsigned char*>(data);
   uint64_t hash = 0xcbf29ce484222325ULL;
   size_t i = 0;
   for (; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {

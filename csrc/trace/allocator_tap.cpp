@@ -189,6 +189,13 @@ class StepAllocator final : public c10::Allocator {
   }
 };
 
+// Memory of another process, say, has a deleter of its own.
+bool isFromDeviceAllocator(const c10::StorageImpl& storage) {
+  const c10::Allocator* allocator = c10::GetAllocator(storage.device_type());
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return allocator != nullptr && data.get_deleter() == allocator->raw_deleter();
+}
+
 }  // namespace
 
 AllocatorTap::Guard::Guard() {
@@ -278,6 +285,7 @@ int64_t AllocatorTap::highWaterBytes() {
 }
 
 bool AllocatorTap::isFromAllocator(const c10::StorageImpl& storage) {
+  if (!storage.device().is_cpu()) return isFromDeviceAllocator(storage);
   const auto deleter =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
   return deleter == &StepAllocator::release ||
@@ -289,7 +297,9 @@ bool AllocatorTap::mayRelease(const c10::StorageImpl& storage) {
 }
 
 void AllocatorTap::noteLoaded(c10::StorageImpl& storage) {
-  if (storage.resizable() || storage.allocator() != nullptr || !isFromAllocator(storage)) return;
+  if (storage.resizable() || storage.allocator() != nullptr || !storage.device().is_cpu() ||
+      !isFromAllocator(storage))
+    return;
   storage.set_allocator(c10::GetCPUAllocator());
   storage.set_resizable(true);
 }

@@ -105,7 +105,7 @@ class POET_API AllocatorTap {
   static int64_t resetHighWater();
   static int64_t highWaterBytes();
 
-  // Whether poet may release the storage's data: it came from PyTorch's CPU allocator, tapped or
+  // Whether poet may release the storage's data: it came from PyTorch's allocator, tapped or
   // not, nobody asked to keep it, and no NumPy array shares it. PyTorch makes a storage that it
   // shares with NumPy one that cannot be resized, for good, however long ago that was.
   static bool mayRelease(const c10::StorageImpl& storage);
@@ -115,7 +115,7 @@ class POET_API AllocatorTap {
   static void noteLoaded(c10::StorageImpl& storage);
   // And no op on another thread uses it at the moment. See Note [Storages in use].
   static bool mayReleaseNow(const c10::StorageImpl& storage);
-  // Whether the data came from PyTorch's CPU allocator.
+  // Whether the data came from PyTorch's allocator for its device.
   static bool isFromAllocator(const c10::StorageImpl& storage);
   // Whether code that no operator tells of may write its memory: it is NumPy's or another
   // library's, NumPy shares it, or it was handed out (KeptStorages::addShared). Not what processes

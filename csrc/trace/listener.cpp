@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,40 @@ struct Active {
 };
 
 std::atomic<int> g_listeners = 0;  // that exist
+
+// See Note [Device threads].
+const c10::DebugInfoKind kInfo = c10::DebugInfoKind::INFERENCE_CONTEXT;
+std::atomic<int> g_backward_passes = 0;  // under a BackwardGuard that names a listener
+
+struct BackwardInfo final : c10::DebugInfoBase {
+  BackwardInfo(Listener* l, std::thread::id t) : listener(l), step_thread(t) {}
+  Listener* listener;  // which outlives the pass
+  std::thread::id step_thread;
+};
+
+const BackwardInfo* backwardInfo() {
+  if (g_backward_passes.load(std::memory_order_relaxed) == 0) return nullptr;
+  return dynamic_cast<const BackwardInfo*>(c10::ThreadLocalDebugInfo::get(kInfo));
+}
+
+// On a thread that serves a backward pass: what is the step's thread's holds here, while an op
+// runs.
+class OnBehalfGuard {
+ public:
+  explicit OnBehalfGuard(const BackwardInfo* info) {
+    if (info == nullptr) return;
+    t_listener = info->listener;
+    behalf_.emplace(info->step_thread);
+  }
+  ~OnBehalfGuard() {
+    if (behalf_) t_listener = nullptr;
+  }
+  OnBehalfGuard(const OnBehalfGuard&) = delete;
+  OnBehalfGuard& operator=(const OnBehalfGuard&) = delete;
+
+ private:
+  std::optional<StoragesInUse::OnBehalfOf> behalf_;
+};
 
 // Those whose step runs on another thread, and those that watch.
 std::vector<std::shared_ptr<Listener>> others() {
@@ -65,6 +100,7 @@ void tellOthers(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 void onOperator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard inner_ops_do_not_count(kListeningKey);
   const c10::DispatchKeySet below = keysBelow(keys);
+  const OnBehalfGuard on_behalf(t_listener == nullptr ? backwardInfo() : nullptr);
   const bool hears_itself = t_listener != nullptr;
   // The only step that there is knows what its own ops use.
   std::optional<StoragesInUse::Guard> in_use;
@@ -105,6 +141,16 @@ ListenerGuard::~ListenerGuard() {
   --Active::get().num_in_all;
 }
 
+BackwardGuard::BackwardGuard() {
+  if (t_listener == nullptr || !t_listener->usesDeviceThreads()) return;
+  info_.emplace(kInfo, std::make_shared<BackwardInfo>(t_listener, std::this_thread::get_id()));
+  ++g_backward_passes;
+}
+
+BackwardGuard::~BackwardGuard() {
+  if (info_) --g_backward_passes;
+}
+
 Watch::Watch(std::weak_ptr<Listener> listener) {
   {
     Active& active = Active::get();
@@ -128,8 +174,12 @@ void hearThisThread() {
   c10::impl::tls_set_dispatch_key_included(kListeningKey, true);
 }
 
-Listener* currentListener() { return t_listener; }
+Listener* currentListener() {
+  if (t_listener != nullptr) return t_listener;
+  const BackwardInfo* const info = backwardInfo();
+  return info == nullptr ? nullptr : info->listener;
+}
 
-bool isListening() { return t_listener != nullptr; }
+bool isListening() { return currentListener() != nullptr; }
 
 }  // namespace poet

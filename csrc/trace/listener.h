@@ -6,8 +6,11 @@
 #include <ATen/core/stack.h>
 #include <c10/core/DispatchKeySet.h>
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "graph/export.h"
 
@@ -32,6 +35,8 @@ class POET_API Listener {
     static_cast<void>(op), static_cast<void>(stack);
     return 0;
   }
+  // See Note [Device threads]. Whether its step's backward passes go on on other threads.
+  virtual bool usesDeviceThreads() { return false; }
   // See Note [Lending]. Whether it wants custom nodes to be looked for in a backward pass; one has
   // been found.
   virtual bool wantsCustomNodes() { return false; }
@@ -58,6 +63,27 @@ class POET_API ListenerGuard {
 
  private:
   std::shared_ptr<Listener> listener_;
+};
+
+// Note [Device threads]
+// The nodes of a backward pass whose tensors lie on an accelerator run on a thread of autograd's
+// that serves that device, while the thread that asked for the pass waits. Their ops are the
+// step's. Autograd takes thread-local state along, the listening key among it, and c10's debug
+// info, which is there to be used so; poet's own thread-local variables stay behind. So for as long
+// as a backward pass goes on the debug info names the listener, and on a thread that hears nothing
+// itself an op looks for it there. Only steps on an accelerator do that (usesDeviceThreads()).
+// Whoever starts backward passes (python/poet/_lending.py, a C++ program's step) has one of these
+// around each; no effect where nothing is heard. The slot in the debug info is meant for whole
+// programs, and unused by PyTorch; one that the program itself has put there is shadowed meanwhile.
+class POET_API BackwardGuard {
+ public:
+  BackwardGuard();
+  ~BackwardGuard();
+  BackwardGuard(const BackwardGuard&) = delete;
+  BackwardGuard& operator=(const BackwardGuard&) = delete;
+
+ private:
+  std::optional<c10::DebugInfoGuard> info_;
 };
 
 // Note [Watching]
@@ -89,7 +115,7 @@ POET_API void hearThisThread();
 // as it is.
 POET_API void setForeignErrorHandler(void (*handler)());
 
-// What hears this thread; null: nothing does.
+// What hears this thread, or the backward pass that it serves; null: nothing does.
 Listener* currentListener();
 // Whether a step is being heard on this thread.
 POET_API bool isListening();

@@ -28,8 +28,14 @@ uint64_t NativeWrites::hashOf(const void* data, size_t size) {
 
 namespace {
 
+bool isAway(const c10::StorageImpl& storage) {
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get() == nullptr;
+}
+
+// Null where there is nothing to look at: it is away, or an accelerator's.
 const char* dataOf(const c10::StorageImpl& storage) {
   auto& own = const_cast<c10::StorageImpl&>(storage);
+  if (!own.device().is_cpu()) return nullptr;
   return static_cast<const char*>(own._mutable_data_ptr_no_checks().get());
 }
 
@@ -64,7 +70,7 @@ NativeWrites::State& NativeWrites::begin(ValueId v, OpId op) {
 
 void NativeWrites::noteMade(ValueId v, const at::Tensor& t, OpId op, bool unwritten) {
   const c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
-  if (storage.nbytes() == 0 || dataOf(storage) == nullptr) return;
+  if (storage.nbytes() == 0 || isAway(storage)) return;
   State& state = begin(v, op);
   state.is_unfilled = unwritten;
   if (!unwritten) watch(state, storage, {0, bytesOf(storage)});

@@ -38,17 +38,25 @@ class GeneratorWatch {
 // Note [Index lists stay]
 // PyTorch's own composite functions read one-dimensional integer tensors by pointer, above the
 // dispatcher, and keep the pointer while operators run (an LSTM walks the batch_sizes of a packed
-// sequence like that). They are small: they stay.
+// sequence like that). They are small: they stay. Those of an accelerator nobody can read so.
 bool isIndexList(const at::Tensor& t) {
-  return t.dim() <= 1 && at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+  return t.device().is_cpu() && t.dim() <= 1 &&
+         at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+}
+
+// The seeds that an attention kernel leaves on the CPU for its backward pass: what does not come
+// back with its op's other results would keep these in memory.
+bool isScalarOfAnOp(const at::Tensor& t, OpId producer) {
+  return producer.valid() && t.device().is_cpu() && t.dim() == 0;
 }
 
 bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); }
 
 }  // namespace
 
-Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known)
-    : all_are_known_(all_are_known) {
+Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known, c10::Device device)
+    : device_(device), unshown_(device.is_cpu()), all_are_known_(all_are_known) {
+  if (!device_.is_cpu()) accelerator_.emplace(device_);
   for (size_t i = 0; i < known.size(); ++i) {
     const StorageHold storage = known[i].storage.lock();
     if (!storage) continue;
@@ -61,16 +69,29 @@ Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known)
     known_at_[storage.get()] = known_.size();
     known_.push_back({std::move(known[i]), storage.get(), kNoOp, static_cast<int32_t>(i)});
   }
+  if (accelerator_) inherited_base_bytes_ = bytesOfNobody();
+}
+
+// What an accelerator's allocator has given out beyond the storages that are known: workspaces that
+// its libraries keep, tensors of C++ programs, what rounding adds.
+int64_t Recorder::bytesOfNobody() const {
+  int64_t bytes = accelerator_->memory().taken_bytes;
+  for (const Known& known : known_) bytes -= known.storage.bytes;
+  return std::max<int64_t>(0, bytes);
 }
 
 Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
-                   const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs)
+                   const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs,
+                   c10::Device device)
     : ops_(prefix.ops.begin(), prefix.ops.begin() + static_cast<int64_t>(done)),
       graph_ops_(prefix.graph->ops().begin(),
                  prefix.graph->ops().begin() + static_cast<int64_t>(done)),
       prefix_hash_(prefix.prefix_hash.begin(),
                    prefix.prefix_hash.begin() + static_cast<int64_t>(done) + 1),
+      device_(device),
+      unshown_(device.is_cpu()),
       inherited_base_bytes_(prefix.graph->baseBytes() - prefix.grown_bytes) {
+  if (!device_.is_cpu()) accelerator_.emplace(device_);
   const OpId now(static_cast<int64_t>(done));
   for (size_t v = 0; v < prefix.graph->values().size(); ++v) {
     Value value = prefix.graph->values()[v];
@@ -89,7 +110,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
       value.death = kNoOp;
       number_[storage.get()] = id;
       alive_.push_back({id, storage.get(), bound[v]});
-      const auto bytes = static_cast<int64_t>(storage->nbytes());
+      const auto bytes = counts(*storage) ? static_cast<int64_t>(storage->nbytes()) : 0;
       if (bytes > value.bytes) grown_bytes_[id.index] = bytes - value.bytes;  // in the base by now
     } else if (value.death >= now) {
       value.death = OpId(now.index - 1);
@@ -188,11 +209,14 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   const auto known = known_at_.find(storage);
   if (known != known_at_.end()) producer = kNoOp;  // set_() shows it as its result
   Value value;
-  value.bytes = static_cast<int64_t>(storage->nbytes());
+  const bool is_counted = counts(*storage);
+  value.bytes = is_counted ? static_cast<int64_t>(storage->nbytes()) : 0;
   value.producer = producer;
   // A number of Python's is made for this very op.
   const bool is_number = t.unsafeGetTensorImpl()->is_wrapped_number();
-  value.evictable = AllocatorTap::mayRelease(*storage) && !isIndexList(t) && !is_number;
+  const bool may_leave =
+      is_counted ? !isIndexList(t) : accelerator_.has_value() && isScalarOfAnOp(t, producer);
+  value.evictable = may_leave && AllocatorTap::mayRelease(*storage) && !is_number;
   value.dtype = c10::toString(t.scalar_type());
   value.shape.assign(t.sizes().begin(), t.sizes().end());
   const ValueId id(static_cast<int64_t>(values_.size()));
@@ -242,7 +266,8 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
 // from the op before the one that shows it.
 void Recorder::noteArrival(ValueId value, const c10::StorageImpl& storage,
                            std::optional<OpId> after) {
-  if (static_cast<int64_t>(storage.nbytes()) <= kHeldBytes) return;
+  if (static_cast<int64_t>(storage.nbytes()) <= kHeldBytes || accelerator_ || !counts(storage))
+    return;
   const bool is_foreign = all_are_known_ && !AllocatorTap::isFromAllocator(storage);
   if (!after && is_foreign) after = OpId(static_cast<int64_t>(ops_.size()) - 2);
   if (after && after->valid()) arrivals_.emplace_back(value, *after);
@@ -257,6 +282,7 @@ Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer)
   slot.arg = static_cast<int16_t>(arg);
   slot.element = static_cast<int16_t>(element);
   slot.dtype = t.dtype();
+  if (slot.value.valid()) slot.device = t.device();
   slot.keys = t.key_set();
   slot.wrapped_number = t.unsafeGetTensorImpl()->is_wrapped_number();
   if (slot.value.valid()) {
@@ -301,6 +327,7 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
       node.replayable = false;
       return true;
     }
+    if (!mayReplayOn(t.device())) node.replayable = false;
     noteParameter(t, value);
     node.inputs.push_back(value);
     const auto& stats = traits.statistic_args;
@@ -322,6 +349,11 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
   if (node.phase != Phase::kOptimizer) {
     for (ValueId v : node.mutates) written_early_.insert(v.index);
   }
+}
+
+// Of an accelerator whose memory does not count nobody says on which of its streams ops run.
+bool Recorder::mayReplayOn(c10::Device device) const {
+  return device == device_ || device.is_cpu();
 }
 
 // A sparse tensor reads its indices and values without showing them to an op: what one is made of,
@@ -353,6 +385,7 @@ void Recorder::recordPart(const at::Tensor& part, OpId producer) {
 // op showed it first, which is what its value takes. The rest is a value of its own, made by that
 // op and as long-lived; neither can be evicted.
 void Recorder::noteGrowth(const at::Tensor& t, ValueId value) {
+  if (!counts(*t.storage().unsafeGetStorageImpl())) return;
   Value& grown = values_[static_cast<size_t>(value.index)];
   const auto bytes = static_cast<int64_t>(t.storage().nbytes());
   if (bytes <= grown.bytes) return;
@@ -379,6 +412,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
     if (!value.valid()) node.replayable = false;
     makes_unmanaged |= !value.valid();
     if (value.valid()) {
+      if (!mayReplayOn(t.device())) node.replayable = false;
       node.outputs.push_back(value);
       if (static_cast<size_t>(value.index) < known_values) noteGrowth(t, value);
     } else {  // what it is made of takes memory too
@@ -392,13 +426,43 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   node.metadata_only =
       !op.out.empty() && all_alias && node.mutates.empty() && !node.random && lent_.empty();
   if (readsWhatMayBeWritten(node)) node.replayable = false;
+  int64_t made_bytes = 0;
   for (size_t v = known_values; v < values_.size(); ++v)
-    node.workspace_bytes -= values_[v].producer.valid() ? values_[v].bytes : 0;
+    made_bytes += values_[v].producer.valid() ? values_[v].bytes : 0;
+  node.workspace_bytes -= made_bytes;
+  // What else stays is a library's for good (the first matrix product takes such a workspace): the
+  // base of the recordings to come has it.
+  node.workspace_bytes -= std::max<int64_t>(0, left_bytes_ - made_bytes);
   node.workspace_bytes = node.metadata_only ? 0 : std::max<int64_t>(0, node.workspace_bytes);
+}
+
+// See Note [Steps on an accelerator].
+void Recorder::runOnDevice(const c10::OperatorHandle& op, const OpTraits& traits,
+                           c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  const GeneratorWatch watch;
+  const at::Generator generator = accelerator_->defaultGenerator();
+  const AnyGeneratorState drawn_before = AnyGeneratorState::of(generator);
+  accelerator_->synchronize();
+  accelerator_->resetMost();
+  const int64_t before = accelerator_->memory().bytes;
+  const auto start = Clock::now();
+  op.redispatchBoxed(below, stack);
+  accelerator_->synchronize();
+  Op& node = graph_ops_.back();
+  node.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const Accelerator::Memory after = accelerator_->memory();
+  node.workspace_bytes = after.most_bytes - before;
+  left_bytes_ = after.bytes - before;
+  node.random =
+      traits.random || watch.moved() || !(AnyGeneratorState::of(generator) == drawn_before);
 }
 
 void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits,
                            c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  if (accelerator_) {
+    runOnDevice(op, traits, below, stack);
+    return;
+  }
   const GeneratorWatch watch;
   const int64_t before = AllocatorTap::resetHighWater();
   const auto start = Clock::now();
@@ -430,6 +494,7 @@ void Recorder::extendHash() {
 void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
                      const torch::jit::Stack& stack) {
   noteDeaths();
+  left_bytes_ = 0;
   if (kernels_ == 0) unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   ops_.emplace_back(op);
   graph_ops_.emplace_back();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "trace/accelerator.h"
 #include "trace/allocator_tap.h"
 #include "trace/native_writes.h"
 #include "trace/op_traits.h"
@@ -54,15 +55,18 @@ class Companion {
 class Recorder {
  public:
   // `all_are_known`: what is not among `known`, and has memory that is not the allocator's, has
-  // come since the step began.
-  explicit Recorder(std::vector<KnownStorage> known, bool all_are_known = false);
+  // come since the step began. `device`: whose memory counts, see Note [Steps on an accelerator];
+  // the bytes of what is known to lie elsewhere are 0.
+  explicit Recorder(std::vector<KnownStorage> known, bool all_are_known = false,
+                    c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   // Goes on where a step left its plan after `done` ops: the ops before are those of `prefix`, and
   // bound[v] the storage that value v has in this step (expired where it died), shifts[v] by how
   // much further on it has it than `prefix` (Note [Batches that are slices]); `inputs` are the
   // step's arguments in their order, of which some may not have been shown yet.
   Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
-           const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs);
+           const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs,
+           c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
   // the error and go on. `lock` is let go while the kernel runs, which may call back.
@@ -74,6 +78,8 @@ class Recorder {
   void noteRead(const at::Tensor& t, bool may_write);
   // Whatever reads these values, or has read them, is not made again: for a step that has departed.
   void noteMayBeWritten(const std::vector<ValueId>& values);
+  // The step runs ops on several streams of its accelerator: nothing of it may leave memory.
+  void noteSeveralStreams() { several_streams_ = true; }
   // Whether the op reads a parameter that others share, and nothing shows yet that nobody writes
   // it.
   bool readsWhatIsTrusted(const Op& op) const;
@@ -149,6 +155,11 @@ class Recorder {
   void recordOutputs(const c10::IValue* results, size_t count);
   void runMeasured(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
+  void runOnDevice(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
+                   torch::jit::Stack* stack);
+  bool counts(const c10::StorageImpl& storage) const { return storage.device() == device_; }
+  bool mayReplayOn(c10::Device device) const;
+  int64_t bytesOfNobody() const;
   void noteParameter(const at::Tensor& t, ValueId value);
   void noteOldGradient(const at::Tensor& parameter, const WeakTensor& weak);
   Phase currentPhase();
@@ -169,6 +180,7 @@ class Recorder {
   void fillDeaths(Recording& recording) const;
   void fillFirstShown(Recording& recording, size_t shown_values) const;
   void keepWhatCannotBeFound();
+  void keepWhatSeveralStreamsUse();
   void fillOutside(Recording& recording) const;
 
   std::vector<RecordedOp> ops_;
@@ -220,6 +232,10 @@ class Recorder {
   const std::unordered_set<uint64_t>* kept_ = nullptr;
   std::vector<uint64_t> keys_;  // by value
   Companion* companion_ = nullptr;
+  c10::Device device_;
+  std::optional<Accelerator> accelerator_;  // the device, where it is one
+  int64_t left_bytes_ = 0;                  // by the op that ran last, its results included
+  bool several_streams_ = false;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own
   int64_t inherited_base_bytes_ = 0;

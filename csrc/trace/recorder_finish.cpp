@@ -214,12 +214,19 @@ void Recorder::countFlops() {
   }
 }
 
+// What a replay reads and writes lies in the order of one stream.
+void Recorder::keepWhatSeveralStreamsUse() {
+  if (!several_streams_) return;
+  for (Value& value : values_) value.evictable = false;
+}
+
 std::unique_ptr<Recording> Recorder::finish() {
   freezeReadersOfWhatMayBeWritten();
   noteDeaths();
   unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   labelValues();
   keepWhatCannotBeFound();
+  keepWhatSeveralStreamsUse();
   addArrivals();
   const int64_t base = addUntouched();
   auto recording = std::make_unique<Recording>();

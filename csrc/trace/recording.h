@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -33,6 +34,7 @@ struct Slot {
   c10::SmallVector<int64_t, 5> strides;
   int64_t offset = 0;
   caffe2::TypeMeta dtype;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
   c10::DispatchKeySet keys;
   bool wrapped_number = false;  // a Python number: it promotes types differently
   bool outside = false;         // the step did not make the value

@@ -4,12 +4,15 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "trace/tensor_args.h"
 
 namespace poet {
 namespace {
+
+thread_local std::thread::id t_on_behalf_of;  // that of no thread: of this one
 
 constexpr size_t kMostNoted = 64;  // an op with more tensors is taken to use everything
 
@@ -93,9 +96,14 @@ void StoragesInUse::Claim::add(const std::vector<const c10::StorageImpl*>& stora
   storages_.insert(storages.begin(), storages.end());
 }
 
+StoragesInUse::OnBehalfOf::OnBehalfOf(std::thread::id thread)
+    : before_(std::exchange(t_on_behalf_of, thread)) {}
+StoragesInUse::OnBehalfOf::~OnBehalfOf() { t_on_behalf_of = before_; }
+
 bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
   const Slot* const own = &ownSlot();
-  const std::thread::id here = std::this_thread::get_id();
+  const std::thread::id here =
+      t_on_behalf_of == std::thread::id() ? std::this_thread::get_id() : t_on_behalf_of;
   const std::lock_guard<std::mutex> lock(Slots::get().mutex);
   for (const Claim* claim : Slots::get().claims) {
     if (claim->thread_ != here && claim->storages_.count(&storage) > 0) return true;

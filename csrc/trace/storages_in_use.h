@@ -56,6 +56,19 @@ class POET_API StoragesInUse {
     std::unordered_set<const c10::StorageImpl*> storages_;  // those that died do no harm
   };
 
+  // While it lives this thread works for a step on another one, which waits for it: what that
+  // step's thread claims is no other thread's.
+  class OnBehalfOf {
+   public:
+    explicit OnBehalfOf(std::thread::id thread);
+    ~OnBehalfOf();
+    OnBehalfOf(const OnBehalfOf&) = delete;
+    OnBehalfOf& operator=(const OnBehalfOf&) = delete;
+
+   private:
+    std::thread::id before_;
+  };
+
   // Whether an op or a step on a thread other than this one may be using it.
   static bool elsewhere(const c10::StorageImpl& storage);
 };

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "trace/accelerator.h"
+
 namespace poet {
 
 // The answer of question(), which asks what `t` is. A subclass may answer in Python, and the
@@ -23,22 +25,24 @@ auto unobserved(const at::Tensor& t, F&& question) {
 }
 
 // Note [Which tensors poet manages]
-// Managed: strided CPU tensors with a storage of their own (views included). Everything else
-// (sparse, mkldnn, nested, quantized, other devices, meta) is passed through: the op that touches
-// it is recorded but never replayed, and what it holds is never evicted. A quantized tensor has a
-// storage, but more than geometry to it: its quantizer.
+// Managed: strided tensors on the CPU or a CUDA device with a storage of their own (views
+// included). Everything else (sparse, mkldnn, nested, quantized, other devices, meta) is passed
+// through: the op that touches it is recorded but never replayed, and what it holds is never
+// evicted. A quantized tensor has a storage, but more than geometry to it: its quantizer. Of the
+// managed ones only those on the device that a session budgets take bytes and may be evicted: Note
+// [Steps on an accelerator].
 inline bool isManaged(const at::Tensor& t) {
   return unobserved(t, [&] {
-    return t.layout() == at::kStrided && t.has_storage() && t.device().is_cpu() && !t.is_nested() &&
-           !t.is_quantized();
+    return t.layout() == at::kStrided && t.has_storage() &&
+           Accelerator::isKnown(t.device().type()) && !t.is_nested() && !t.is_quantized();
   });
 }
 
-// Calls f(part) for the tensors that a sparse tensor on the CPU is made of; for no other tensor.
+// Calls f(part) for the tensors that a sparse tensor is made of; for no other tensor.
 template <class F>
 void forEachPart(const at::Tensor& t, F&& f) {
-  const at::Layout layout =
-      unobserved(t, [&] { return t.device().is_cpu() ? t.layout() : at::kStrided; });
+  const at::Layout layout = unobserved(
+      t, [&] { return Accelerator::isKnown(t.device().type()) ? t.layout() : at::kStrided; });
   if (layout == at::kSparse) {
     const auto* impl = static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
     f(impl->indices());
@@ -56,13 +60,17 @@ inline uint64_t mixHash(uint64_t hash, uint64_t x) {
   return hash;
 }
 
-// dtype, sizes, strides and offset (from `first_offset` on) of a managed tensor; dtype and layout
-// of any other.
+// dtype, sizes, strides, device and offset (from `first_offset` on) of a managed tensor; dtype and
+// layout of any other.
 inline uint64_t geometryHash(const at::Tensor& t, int64_t first_offset = 0) {
   uint64_t hash = static_cast<uint64_t>(t.scalar_type());
   if (!isManaged(t)) {
     const at::Layout layout = unobserved(t, [&] { return t.layout(); });
     return mixHash(hash, 0x517cc1b7ULL + static_cast<uint64_t>(layout));
+  }
+  if (!t.device().is_cpu()) {
+    hash = mixHash(hash, (static_cast<uint64_t>(t.device().type()) << 8) |
+                             static_cast<uint8_t>(t.device().index()));
   }
   for (int64_t size : t.sizes()) hash = mixHash(hash, static_cast<uint64_t>(size));
   for (int64_t stride : t.strides()) hash = mixHash(hash, static_cast<uint64_t>(stride));

@@ -32,7 +32,8 @@ class UnshownMemory {
  public:
   static constexpr int64_t kLeastBytes = 64;  // of a block: less is left out
 
-  UnshownMemory() { AllocatorTap::logBlocks(true); }
+  // `listens`: false, and there are no blocks at all, where the CPU's memory is not what counts.
+  explicit UnshownMemory(bool listens = true) { AllocatorTap::logBlocks(listens); }
   ~UnshownMemory() { AllocatorTap::logBlocks(false); }
   UnshownMemory(const UnshownMemory&) = delete;
   UnshownMemory& operator=(const UnshownMemory&) = delete;

@@ -352,7 +352,7 @@ def _accelerator() -> Iterator[Finding]:
         text = "none seen by torch; poet trains on the CPU"
         yield Finding("GPU", "ok", text, figures={"seen": False, "names": []})
         return
-    text = f"{', '.join(names)}; poet trains on the CPU only and leaves it alone"
+    text = f"{', '.join(names)}; poet.wrap follows plans there, calls without a plan have no cap"
     yield Finding("GPU", "ok", text, figures={"seen": True, "names": names})
 
 

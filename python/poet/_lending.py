@@ -98,7 +98,8 @@ class _Lending:
         @functools.wraps(run)
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             _C.lend_to_custom_nodes(outputs)
-            return run(outputs, *args, **kwargs)
+            with _C.HeardBackward():  # on an accelerator: Note [Device threads], listener.h
+                return run(outputs, *args, **kwargs)
 
         return run_backward
 

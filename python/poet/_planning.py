@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from poet import _C
+from poet._accelerator import UNCAPPED
 from poet._budgets import (
     ByteBudget,
     TimeBudget,
@@ -23,7 +24,7 @@ from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
 from poet._profile import with_known_watts
 from poet._solve import solve_on, solve_with_bar
-from poet._store import StoreSpeed, known_speed, store_speed
+from poet._store import StoreSpeed, host_speed, known_speed, store_speed
 from poet._store_watch import StoreWatch
 from poet._times_seen import OpTimes
 from poet._warn import warn
@@ -107,16 +108,36 @@ class StepPlanner:
         self._times_corrected = 0
         self._strictness = strictness
         self._largest_peak = 0
+        self._accelerator = ""  # that the step trains on; "": the CPU
         self._policed_bytes = 0
         self._warned = False
         self._warned_of_excess = False
         self._warned_of_no_solver = False
+
+    def use_accelerator(self, device: str) -> None:
+        """Before `prepare`: the step trains on that device, whose memory the budget counts.
+
+        Raises:
+            ArgumentError: `strict=True` asks for the online policy, which is for the CPU.
+        """
+        if self._strictness == "always":
+            raise ArgumentError(
+                f"strict=True: expected a step that trains on the CPU; got one on {device}. Calls "
+                "without a plan run without a cap there: leave strict out."
+            )
+        self._accelerator = device
+        self.message = UNCAPPED.format(device=device)
+        self._say(self.message)
 
     def prepare(self) -> None:
         """Before the first call: how fast the store is, and the budget where it is no share.
 
         Measuring takes about a second, once for each folder and machine.
         """
+        if self._accelerator:
+            if self._page_folder is not None:
+                self._device = host_speed(self._accelerator).on(self._device)
+            return
         self._measure_store()
         if self._is_share():
             self.message = FIRST_OF_A_SHARE
@@ -139,7 +160,7 @@ class StepPlanner:
         return isinstance(budget, str) and budget.strip().endswith("%")
 
     def _police(self, budget: int) -> None:
-        if not self._options.online or budget == self._policed_bytes:
+        if not self._options.online or budget == self._policed_bytes or self._accelerator:
             return
         if self._options.method != "poet":  # it trains under its own plans and no other method
             return

@@ -190,6 +190,12 @@ def store_speed(directory: str, cache: Cache | None, *, remeasure: bool = False)
     return speed
 
 
+def host_speed(device: str) -> StoreSpeed:
+    """Of the host's pinned memory, to which an accelerator's values are paged; measured at once."""
+    figures = _C.measure_host_transfers(device)
+    return StoreSpeed(directory=f"pinned memory for {device}", measured_at=time.time(), **figures)
+
+
 def _key(directory: str) -> dict[str, object]:
     return {
         "directory": directory,
@@ -227,6 +233,7 @@ def _is_sound(speed: StoreSpeed) -> bool:
 __all__ = [
     "MEASURE_SECONDS",
     "StoreSpeed",
+    "host_speed",
     "known_speed",
     "machine_name",
     "page_folder",

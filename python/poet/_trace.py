@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from poet import _C
+from poet._accelerator import count_on_device
 from poet._errors import PoetRuntimeError
 from poet._live import check_step, no_ops_error, run_step, verify_wanted
 from poet._progress import recorded_call
@@ -37,7 +38,7 @@ def trace(step: Callable[..., Any], *args: Any, **kwargs: Any) -> _C.Graph:
 
     Whatever `step` raises comes out unchanged.
     """
-    return record(step, args, kwargs)
+    return record(step, args, kwargs, on_accelerator=True)
 
 
 def record(
@@ -47,6 +48,7 @@ def record(
     *,
     held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None = None,
     inputs: list[torch.Tensor] | None = None,
+    on_accelerator: bool = False,
 ) -> _C.Graph:
     """`trace`, where the caller says what is resident.
 
@@ -57,9 +59,12 @@ def record(
         held: gives the tensors that count as resident before each call, and the gradients among
             them; None: all that this process has.
         inputs: the tensors of the batch; None: those in `args` and `kwargs`.
+        on_accelerator: the memory of the device that trains counts, where that is not the CPU.
     """
     call = check_step(step)
     session = _C.Session(verify=verify_wanted())
+    if on_accelerator:
+        count_on_device(session)
     last: int | None = None
     for _ in range(_MOST_CALLS):
         _, report = run_step(session, call, args, kwargs, held=held, inputs=inputs)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from poet import _C
+from poet._accelerator import count_on_device
 from poet._enums import Status
 from poet._errors import BudgetWarning, StoreError
 from poet._live import (
@@ -172,6 +173,9 @@ class WrappedStep:
             self._gate.wait(release=self._release, say=self._say, stopped=lambda: self._closed)
         if not self._prepared:
             self._prepared = True
+            device = count_on_device(self._session)
+            if device is not None:
+                self._planner.use_accelerator(str(device))
             self._planner.prepare()
         batch = tensors_in((args, kwargs))
         shown = batch or tensors_behind((args, kwargs))
