@@ -66,7 +66,7 @@ class Training:
     def step(self) -> None:
         """Forward, backward and update."""
         self.optimizer.zero_grad()
-        self.loss().backward()
+        self.loss().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
     def form(self, name: str) -> Step:
@@ -88,15 +88,13 @@ class Training:
         self.optimizer.zero_grad()
         with around():
             loss = self.loss()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
     def _checkpointed_step(self, contexts: dict[str, Any]) -> None:
         own = [block.forward for block in self.blocks]
         for block, forward in zip(self.blocks, own, strict=True):
-            block.forward = functools.partial(  # type: ignore[method-assign]
-                checkpoint, forward, use_reentrant=False, **contexts
-            )
+            block.forward = functools.partial(checkpoint, forward, use_reentrant=False, **contexts)
         try:
             self.step()
         finally:
@@ -114,7 +112,8 @@ def gpt2(batch: int) -> Training:
 
     def loss() -> torch.Tensor:
         with torch.autocast(DEVICE, torch.bfloat16):
-            return model(input_ids=words, labels=words).loss
+            found: torch.Tensor = model(input_ids=words, labels=words).loss
+            return found
 
     return Training(model, list(model.transformer.h), loss)
 
@@ -123,8 +122,8 @@ def resnet50(batch: int) -> Training:
     """ResNet-50 on images of 224 x 224, 32-bit floats."""
     import transformers  # noqa: PLC0415
 
-    config = transformers.ResNetConfig(num_labels=1000)
-    model = transformers.ResNetForImageClassification(config)
+    config: Any = transformers.ResNetConfig(num_labels=1000)  # type: ignore[call-arg]
+    model: Any = transformers.ResNetForImageClassification(config)
     images = torch.randn(batch, 3, 224, 224, device=DEVICE)
     labels = torch.randint(1000, (batch,), device=DEVICE)
     blocks = [layer for stage in model.resnet.encoder.stages for layer in stage.layers]
@@ -181,7 +180,7 @@ def take_turns(steps: dict[str, Step], rounds: int, calls: int) -> dict[str, dic
 
 def with_poet(
     training: Training, budget: int, options: argparse.Namespace, *, pages: bool
-) -> tuple[Step | None, dict[str, Any]]:
+) -> tuple[poet.WrappedStep | None, dict[str, Any]]:
     """The plain step under a budget; None where there is no plan."""
     step = poet.wrap(
         training.step,
@@ -212,7 +211,7 @@ def with_poet(
     about |= {
         "predicted_peak_bytes": schedule.peak_bytes,
         "predicted_seconds": schedule.makespan_seconds,
-        "plain_predicted_seconds": step.graph.plain_seconds,
+        "plain_predicted_seconds": step.graph.plain_seconds if step.graph else None,
         "gap": schedule.gap,
         "solve_seconds": schedule.solve_seconds,
         "num_ops": schedule.num_ops,
@@ -220,7 +219,7 @@ def with_poet(
     return step, about
 
 
-def end_of(step: Any) -> dict[str, Any]:
+def end_of(step: poet.WrappedStep) -> dict[str, Any]:
     stats = step.stats
     names = [
         *("steps", "followed_steps", "departures", "last_departure", "replayed_ops"),

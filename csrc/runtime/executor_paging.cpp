@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "runtime/executor.h"
+#include "trace/accelerator.h"
 #include "trace/allocator_tap.h"
 
 namespace poet {
@@ -14,7 +15,8 @@ namespace poet {
 // Begins the transfer; settleCopy() ends it.
 bool Executor::copyToStore(ValueId v, const StorageHold& storage) {
   if (pager_.hasCopy(v)) return true;  // of this very version: see Note [Copies]
-  if (storage->device() != pager_.device()) return false;  // it takes nothing of the budget
+  if (!Accelerator::isSame(storage->device(), pager_.device()))
+    return false;  // it takes nothing of the budget
   return pager_.write(v, storage, verify_.enabled() ? contentHash(v, *storage) : 0);
 }
 

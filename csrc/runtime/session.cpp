@@ -117,7 +117,7 @@ void Session::leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const {
 void Session::leaveOutWhatLiesElsewhere(std::vector<KnownStorage>& known) const {
   for (KnownStorage& one : known) {
     const StorageHold storage = one.storage.lock();
-    if (storage && storage->device() != device_) one.bytes = 0;
+    if (storage && !Accelerator::isSame(storage->device(), device_)) one.bytes = 0;
   }
 }
 

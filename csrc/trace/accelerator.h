@@ -30,6 +30,10 @@ namespace poet {
 // There is no online policy: steps without a plan run without a cap.
 class POET_API Accelerator {
  public:
+  // "cpu" and "cpu:0" are one.
+  static bool isSame(c10::Device a, c10::Device b) {
+    return a.type() == b.type() && (a.is_cpu() || a.index() == b.index());
+  }
   // The types of device whose tensors poet knows at all.
   static bool isKnown(c10::DeviceType type) {
     return type == c10::DeviceType::CPU || type == c10::DeviceType::CUDA;

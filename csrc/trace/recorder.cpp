@@ -353,7 +353,7 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
 
 // Of an accelerator whose memory does not count nobody says on which of its streams ops run.
 bool Recorder::mayReplayOn(c10::Device device) const {
-  return device == device_ || device.is_cpu();
+  return device.is_cpu() || Accelerator::isSame(device, device_);
 }
 
 // A sparse tensor reads its indices and values without showing them to an op: what one is made of,

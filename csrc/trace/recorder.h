@@ -157,7 +157,9 @@ class Recorder {
                    torch::jit::Stack* stack);
   void runOnDevice(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet below,
                    torch::jit::Stack* stack);
-  bool counts(const c10::StorageImpl& storage) const { return storage.device() == device_; }
+  bool counts(const c10::StorageImpl& storage) const {
+    return Accelerator::isSame(storage.device(), device_);
+  }
   bool mayReplayOn(c10::Device device) const;
   int64_t bytesOfNobody() const;
   void noteParameter(const at::Tensor& t, ValueId value);

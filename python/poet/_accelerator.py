@@ -20,7 +20,7 @@ def accelerator_in_use() -> torch.device | None:
 
     None where that is the CPU, or no CUDA device has been used so far.
     """
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     parameters = [
         thing
