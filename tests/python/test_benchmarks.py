@@ -27,6 +27,7 @@ import paper.run
 import presets
 import rounds
 import steps
+import store.rates
 from _bounds import BOUNDS_FILE, load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -248,6 +249,17 @@ def row(**changes: Any) -> dict[str, Any]:
     return base | changes
 
 
+def of_rates(words: list[str]) -> set[str]:
+    ratios: dict[str, Any] = {f"{kind}_ratio": 1.0 for kind in store.rates.MOVES}
+    asked = store.rates.parse(words)
+    return set(store.rates.values([ratios | {"mode": m, "path": "best"} for m in asked.modes]))
+
+
+def of_hot_path(words: list[str]) -> set[str]:
+    figures = {"extra_microseconds_per_op": 0.5, "extra_percent": 1.0}
+    return set(hot_path.values([figures | {"step": step} for step in hot_path.parse(words).only]))
+
+
 def given_by(command: str) -> set[str]:
     """The bounds to which a command gives a value."""
     python, script, *words = shlex.split(command)
@@ -273,11 +285,9 @@ def given_by(command: str) -> set[str]:
                 [solved | {"graph": r.name, "mode": m} for r in asked.rows for m in asked.mode]
             )
         )
-    if name == "hot_path":
-        figures = {"extra_microseconds_per_op": 0.5, "extra_percent": 1.0}
-        return set(
-            hot_path.values([figures | {"step": step} for step in hot_path.parse(words).only])
-        )
+    of_script = {"rates": of_rates, "hot_path": of_hot_path}
+    if name in of_script:
+        return of_script[name](words)
     assert name == "optimizers"
     rows = [row(form=form, floor_bytes=1) for form in optimizers.FORMS]
     return set(optimizers.bound_values(rows, name))
