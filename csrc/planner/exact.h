@@ -9,8 +9,8 @@
 
 namespace poet::planner {
 
-// Above this many candidate replays (stages x runnable recipes) a proof is not tried; nor is it,
-// where values may be paged, above this many: of page-ins only those right before a touch count.
+// Above this many candidate replays (stages x runnable recipes) a proof is not tried. Where values
+// may be paged the programs are harder for their count, which has few of the page-ins.
 inline constexpr size_t kMostExactCandidates = 2500;
 inline constexpr size_t kMostExactCandidatesWithPages = 600;
 

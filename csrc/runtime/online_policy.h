@@ -4,8 +4,8 @@
 // score h_DTR is in methods/dtr_score.h. Chosen beyond it: paging where the step has a store, and
 // rules for in-place writes, which the paper's prototype copies on write.
 // Bound: none. Weakness: it knows nothing of what is to come, and at tight budgets it thrashes; so
-// the replays of one step are limited (kMostReplaysPerOp), beyond that the step goes over its
-// budget.
+// the replays of one step are limited (kMostReplaysPerOp). Beyond that values leave to the store
+// only, and without one the step goes over its budget.
 #pragma once
 
 #include <cstdint>
