@@ -142,7 +142,8 @@ bool beginUnrecorded(Session& session, const py::object& inputs) {
 
 void setBudget(Session& session, int64_t budget_bytes, bool recompute, bool paging,
                const DeviceProfile& profile, const std::string& strict) {
-  const Strictness strictness = strict == "always"       ? Strictness::kAlways
+  const Strictness strictness = strict == "hard"         ? Strictness::kHard
+                                : strict == "always"     ? Strictness::kAlways
                                 : strict == "first_call" ? Strictness::kFirstCall
                                                          : Strictness::kNever;
   const py::gil_scoped_release release;

@@ -138,8 +138,10 @@ struct ProblemOptions {
 // Immutable once built.
 class Problem {
  public:
+  // Graph and profile must outlive it; it keeps neither, so no temporary will do.
   Problem(const Graph& graph, const RecipeTable& table, const DeviceProfile& profile,
           const ProblemOptions& options);
+  Problem(const Graph&, const RecipeTable&, DeviceProfile&&, const ProblemOptions&) = delete;
 
   const Graph& graph() const { return *graph_; }
   const DeviceProfile& profile() const { return *profile_; }

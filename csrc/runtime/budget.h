@@ -61,7 +61,10 @@ class POET_API RuntimeBudget {
 enum class Strictness : uint8_t {
   kNever,
   kFirstCall,  // the first call, if it is certain that no plan would do
-  kAlways
+  kAlways,
+  // Likewise, and no allocation of the thread that runs the step exceeds the budget, whether the
+  // call has a plan or an optimizer's op has run: see Note [Hard budgets].
+  kHard
 };
 
 // "117.8 MiB", or plain bytes below 1 KiB.

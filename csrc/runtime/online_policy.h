@@ -145,6 +145,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   int64_t residentBytes() const;
   // Those of them that the tap does not count. Stays as it is while the tap is in.
   int64_t baseBytes() const { return base_bytes_; }
+  // Where it is known better than by what the step has shown.
+  void correctBase(int64_t bytes) { base_bytes_ = bytes; }
+  // Of them, saved states of generators, which are no blocks of the allocator.
+  int64_t savedStateBytes() const { return generator_bytes_; }
   // Of the last step: what it went over its budget by, and at which op; 0: it did not.
   // At the step's end: counts what was taken without being asked for.
   void noteMost();

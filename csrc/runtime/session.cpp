@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include "graph/error.h"
 #include "trace/tensor_args.h"
@@ -134,11 +135,11 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   current_ = variants_.predict();
   grown_.clear();
   Variant* variant = variants_.find(current_);
-  const bool follows =
-      !record_next_ && variant != nullptr && variant->state == VariantState::kPlanned;
+  const bool follows = !record_next_ && variant != nullptr &&
+                       variant->state == VariantState::kPlanned && (!is_hard_ || counting_);
   record_next_ = raised_ = switched_ = false;
   if (follows) {
-    counting_.reset();
+    if (!is_hard_) counting_.reset();
     StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
     if (variant->has_unchecked_base) {
       leaveOutWhatHasNoMemory(known);
@@ -160,6 +161,7 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
     if (accelerator_) executor_.noteForeignOp();  // the tap counts the CPU's bytes
     mode_ = Mode::kFollow;
     has_away_ = false;  // the mode says it from here on
+    limitHard();
     return;
   }
   leaveOutWhatHasNoMemory(known);
@@ -174,6 +176,7 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   }
   mode_ = Mode::kTrace;
   has_away_ = false;
+  limitHard();
 }
 
 void Session::closeStep() {
@@ -197,19 +200,19 @@ void Session::closeStep() {
 
 StepReport Session::endStep(bool failed) {
   listening_.reset();
+  is_ending_ = true;
   const c10::impl::ExcludeDispatchKeyGuard own_ops_are_not_heard(kListeningKey);
   const std::lock_guard<std::mutex> lock(mutex_);
   StepReport report;
   counters_.steps += !unrecorded_;
-  report.grown = std::move(grown_);
-  if (!failed) {
-    report.grown.insert(report.grown.end(), to_replan_.begin(), to_replan_.end());
-    to_replan_.clear();
-  }
+  to_replan_.insert(to_replan_.end(), grown_.begin(), grown_.end());
+  grown_.clear();
+  if (!failed) report.grown = std::exchange(to_replan_, {});
   try {
     if (failed) {
       counters_.failed_steps += !unrecorded_;
       report.mode = StepReport::Mode::kFailed;
+      noteMiss(failed, report);
       if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
       endPolicy(failed, report);
       if (!may_put_away_) between_.restoreAll();  // it would end the next call too
@@ -217,12 +220,15 @@ StepReport Session::endStep(bool failed) {
       if (mode_ == Mode::kFollow) finishFollowed();
       endPolicy(failed, report);
       settle(report);
+      noteMiss(failed, report);
     }
   } catch (...) {
+    limit_.reset();
     closeStep();
     stopListening();
     throw;
   }
+  limit_.reset();
   closeStep();
   stopListening();
   return report;
@@ -340,7 +346,11 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
                          torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
   if (!unchecked_.empty()) {
     countKnown();
-    checkBase();
+    if (!checkBase() && is_hard_) {
+      depart("more lies beside the step than its plan has room for");
+      record(op, below, stack, lock);
+      return;
+    }
   }
   bringBackFor(op, *stack);
   executor_.before(argumentsOf(op, *stack), below);

@@ -62,6 +62,7 @@ struct StepReport {
 // from any thread.
 class POET_API Session final : public Listener,
                                public RoomMaker,
+                               public RoomLimit,
                                public std::enable_shared_from_this<Session> {
  public:
   // verify: see runtime/verify.h.
@@ -151,6 +152,7 @@ class POET_API Session final : public Listener,
   int64_t bytesToBringBack(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;
   void expectBytes(int64_t bytes) override { makeRoom(bytes); }
   void makeRoom(int64_t bytes) override;  // while a kernel runs
+  void admit(int64_t bytes, int64_t live) override;
   bool usesDeviceThreads() override { return accelerator_.has_value(); }
   bool wantsCustomNodes() override { return mode_ != Mode::kFollow || has_custom_nodes_; }
   void noteCustomNode() override { has_custom_nodes_ = true; }
@@ -181,7 +183,10 @@ class POET_API Session final : public Listener,
 
   // session_memory.cpp
   void countKnown();
-  void checkBase();
+  bool checkBase();
+  void growBase(int variant, int64_t bytes, bool keeps_budget);
+  void limitHard();
+  void noteMiss(bool failed, StepReport& report);
   void tellOfSwitchExcess(StepReport& report);
   void tellOfStayExcess(StepReport& report);
   void noteExcess(StepReport& report, int64_t bytes, std::string text);
@@ -231,6 +236,11 @@ class POET_API Session final : public Listener,
   OnlinePolicy policy_{executor_.pager(), executor_.handedOut()};
   Strictness strictness_ = Strictness::kNever;
   std::atomic<bool> is_policed_ = false;
+  bool is_hard_ = false;
+  std::optional<AllocatorTap::LimitGuard> limit_;  // of the running step
+  std::string miss_, miss_at_end_;                 // of the limit, in the running step; empty: none
+  int64_t missed_bytes_ = 0;
+  bool is_ending_ = false;  // what is away comes back: nothing is refused
   // While it is in, what is resident between the steps is known: the tap's bytes and these.
   std::optional<AllocatorTap::Guard> counting_;
   int64_t base_bytes_ = 0;

@@ -1,7 +1,8 @@
-// What lies in memory beside the plans, and by how much a step went above its own.
+// What lies in memory beside the plans, by how much a step went above its own, and hard budgets.
 #include <unordered_map>
 
 #include "graph/error.h"
+#include "runtime/budget.h"
 #include "runtime/session.h"
 
 namespace poet {
@@ -51,7 +52,8 @@ void Session::countKnown() {
   for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
 }
 
-void Session::checkBase() {
+// Whether the plan still keeps the budget.
+bool Session::checkBase() {
   Variant& variant = *variants_.find(current_);
   variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
@@ -61,17 +63,88 @@ void Session::checkBase() {
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
   const int64_t since = base - graph.baseBytes();
-  if (since <= 0) return;  // another plan is on its way, or its peak is known
+  if (since <= 0) return true;  // another plan is on its way, or its peak is known
   const bool holds =
       !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
-  if (holds && since <= schedule.peak_bytes / kLeastShareTold) return;
-  auto grown = std::make_shared<Recording>(*variant.recording);
-  grown->grown_bytes += since;
-  grown->graph =
-      std::make_shared<const Graph>(graph.ops(), graph.values(), base, graph.signature());
-  variant.recording = std::move(grown);
-  grown_.push_back({current_, since, holds});
+  if (holds && since <= schedule.peak_bytes / kLeastShareTold) return true;
+  growBase(current_, since, holds);
   if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+  return holds;
+}
+
+void Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
+  std::shared_ptr<const Recording>& recording = variants_.find(variant)->recording;
+  const Graph& graph = *recording->graph;
+  auto grown = std::make_shared<Recording>(*recording);
+  grown->grown_bytes += bytes;
+  grown->graph = std::make_shared<const Graph>(graph.ops(), graph.values(),
+                                               graph.baseBytes() + bytes, graph.signature());
+  recording = std::move(grown);
+  grown_.push_back({variant, bytes, keeps_budget});
+}
+
+// ------------------------------------------------------------------------------------------------
+// hard budgets
+
+// Note [Hard budgets]
+// The online policy and the plans keep the budget by what they know beforehand. Where a budget is
+// hard, no allocation of the step's thread exceeds it, whatever was known: the allocator's tap
+// stays in from the first recorded step on, so what is resident is counted to the byte, and each
+// allocation asks first. What would go above ends the step with a BudgetError, as memory that the
+// system does not have would. When a step ends, by an error or not, what is away comes back, above
+// the budget if it must: else it would be lost. A step that has run to its end throws then. Other
+// threads' allocations are refused nothing, and do not count while the step runs.
+//
+// A plan that was missed in this way knew less than there is: it is followed no more, and the next
+// one is made for as much less. A step beside which more lies than its plan has room for begins
+// without it.
+void Session::admit(int64_t bytes, int64_t live) {
+  const int64_t budget = policy_.options().budget_bytes;
+  const int64_t resident =
+      base_bytes_ + live + (policy_.isActive() ? policy_.savedStateBytes() : 0);
+  if (resident + bytes <= budget) return;
+  const auto size = [](int64_t n) { return detail::message(n, " bytes (", formatBytes(n), ")"); };
+  missed_bytes_ = std::max(missed_bytes_, resident + bytes - budget);
+  if (is_ending_) {
+    miss_at_end_ = detail::message(
+        "expected the step to end within its hard budget of ", size(budget),
+        "; what was away came back, so that nothing is lost, and took ",
+        size(missed_bytes_ + budget),
+        ". The step has run to its end. Give it that or more, or let it go above (hard=False).");
+    return;
+  }
+  std::string where = "the step";
+  if (mode_ == Mode::kFollow && executor_.done() < executor_.plan().numOps()) {
+    const auto op = static_cast<int32_t>(executor_.done());
+    where = detail::message("op ", op, " (", executor_.plan().graph().op(OpId(op)).name, ")");
+  } else if (recorder_ != nullptr) {
+    where = detail::message("op ", recorder_->numOps());
+  }
+  miss_ = detail::message(
+      "expected the step to stay within its hard budget of ", size(budget), "; ", where, " needs ",
+      size(bytes), " more, and ", size(resident),
+      " are resident. The operator has not run; all tensors are as the ones before it left them"
+      " (what an optimizer has updated by then stays updated). Give it ",
+      size(resident + bytes), " or more, or let it go above (hard=False).");
+  throw BudgetError("ram_budget: " + miss_);
+}
+
+void Session::limitHard() {
+  miss_.clear();
+  miss_at_end_.clear();
+  missed_bytes_ = 0;
+  is_ending_ = false;
+  if (is_hard_ && counting_) limit_.emplace(*this);
+}
+
+void Session::noteMiss(bool failed, StepReport& report) {
+  report.budget_error = failed ? miss_ : miss_at_end_;
+  if (report.budget_error.empty()) return;
+  if (mode_ != Mode::kFollow) return;
+  growBase(current_, missed_bytes_, false);
+  to_replan_.push_back(grown_.back());
+  grown_.pop_back();
+  variants_.setUnplannable(current_);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ void Session::setBudget(OnlineOptions options, Strictness strictness) {
   POET_CHECK_AS(Error, !accelerator_, "the online policy is for steps on the CPU");
   strictness_ = strictness;
   is_policed_ = options.budget_bytes > 0;
+  is_hard_ = is_policed_ && strictness == Strictness::kHard;
   if (!is_policed_) counting_.reset();
   policy_.setOptions(std::move(options),
                      {[this] { return hasStoreOrOpens(); }, [this] { return fromBefore(); },
@@ -26,7 +27,7 @@ void Session::setCollectives(bool on) {
 }
 
 OverBudget Session::overBudget() const {
-  if (strictness_ == Strictness::kAlways) return OverBudget::kRaise;
+  if (strictness_ >= Strictness::kAlways) return OverBudget::kRaise;
   const bool first = counters_.steps == counters_.failed_steps;
   return strictness_ == Strictness::kFirstCall && first ? OverBudget::kRaiseImpossible
                                                         : OverBudget::kGoOn;
@@ -80,6 +81,7 @@ bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {
   unrecorded_ = true;
   mode_ = Mode::kTrace;
   has_away_ = false;
+  limitHard();
   return true;
 }
 
@@ -100,6 +102,7 @@ void Session::departOnline() {
   policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);
   try {
     policy_.takeOver(executor_, done);
+    if (is_hard_) policy_.correctBase(base_bytes_);
   } catch (...) {  // the executor still has everything
     policy_.end();
     recorder_.reset();
@@ -183,6 +186,11 @@ void Session::endPolicy(bool failed, StepReport& report) {
   if (!policy_.isActive()) return;
   policy_.restoreAll();
   left_behind_ = policy_.leftBehind();
+  std::erase_if(left_behind_, [this](const WeakStorage& left) {  // the next call has others
+    return std::any_of(inputs_.begin(), inputs_.end(), [&left](const WeakStorage& input) {
+      return input._unsafe_get_target() == left._unsafe_get_target();
+    });
+  });
   if (failed && !policy_.budgetError().empty()) {
     report.budget_error = policy_.budgetError();
     policy_.undo();

@@ -47,6 +47,8 @@ std::vector<StorageHold> Session::pausable(const std::vector<at::Tensor>& leaves
         found.add(outside.storage.lock());
     }
   }
+  // An optimizer's state, which no call has found there yet.
+  for (const WeakStorage& left : left_behind_) found.add(left.lock());
   for (const at::Tensor& leaf : leaves) {
     if (leaf.defined() && leaf.is_leaf() && found.has(leaf)) found.addOf(leaf.grad());
   }

@@ -28,6 +28,11 @@ StoreSpeed speedOf(const std::string& directory) {
   return found->second;
 }
 
+bool onlineWanted() {
+  const char* wish = std::getenv("POET_ONLINE");
+  return wish == nullptr || std::string_view(wish) != "0";
+}
+
 void checkOptions(const TrainingStepOptions& options) {
   POET_CHECK(options.time_limit_seconds > 0 && std::isfinite(options.time_limit_seconds),
              "time_limit_s: expected seconds above 0; got ", options.time_limit_seconds,
@@ -38,6 +43,15 @@ void checkOptions(const TrainingStepOptions& options) {
   POET_CHECK(options.paging || options.page_dir.empty(),
              "page_dir: expected None beside paging=False; got '", options.page_dir,
              "'. Leave one of them out.");
+  if (options.strict == Strictness::kHard) {
+    POET_CHECK(!options.ram_budget.isShare(),
+               "strict=kHard: expected a ram_budget in bytes, which holds from the first call on; "
+               "got a share of the plain step's peak. Give it in bytes.");
+    POET_CHECK(
+        options.online && onlineWanted(),
+        "strict=kHard: expected the online policy to be on; got online=false, or POET_ONLINE=0 "
+        "in the environment. Leave one of the two out.");
+  }
   POET_CHECK(options.recompute || options.paging,
              "recompute, paging: expected at least one of them to be on; with both off nothing "
              "could make room. Leave one of them out.");
@@ -110,8 +124,7 @@ void StepPlanner::keepInside(const Graph& recorded) {
 
 // The store is measured beside the steps, and so the policy does not know it: it recomputes.
 void StepPlanner::setBudget(int64_t bytes) {
-  const char* wish = std::getenv("POET_ONLINE");
-  if (!options_.online || (wish != nullptr && std::string_view(wish) == "0")) return;
+  if (!options_.online || !onlineWanted()) return;
   is_policed_ = true;
   session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
                       options_.strict);

@@ -198,7 +198,9 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
     session_->endStep(/*failed=*/true);
     throw;
   }
-  return {std::move(result), session_->endStep(/*failed=*/false)};
+  StepReport report = session_->endStep(/*failed=*/false);
+  if (!report.budget_error.empty()) throw BudgetError("ram_budget: " + report.budget_error);
+  return {std::move(result), std::move(report)};
 }
 
 void TrainingStep::Impl::note(const StepReport& report) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -24,6 +25,14 @@ constexpr uint8_t kPriority = 100;
 constexpr size_t kSpaceToRam = 4;  // address space of the arena: holes must not fill it
 
 thread_local RoomMaker* t_room = nullptr;
+
+// A RoomLimit that is in force.
+struct Limit {
+  RoomLimit* asked = nullptr;
+  int64_t since = 0;            // number of the last block before it
+  int64_t taken_elsewhere = 0;  // since then, by other threads, and not given back
+};
+thread_local std::optional<Limit> t_limit;
 thread_local bool t_hidden = false;
 
 constexpr size_t kLongestLog = 1 << 16;
@@ -68,6 +77,10 @@ class StepAllocator final : public c10::Allocator {
       const AllocatorTap::RoomGuard not_for_what_the_maker_takes(nullptr);
       maker->makeRoom(static_cast<int64_t>(bytes));
     }
+    if (t_limit && bytes > 0) {
+      RoomLimit* const limit = t_limit->asked;
+      limit->admit(static_cast<int64_t>(bytes), liveWithin(*t_limit));
+    }
     c10::DataPtr data = allocateAnywhere(bytes);
     if (counting_ > 0) adopt(data, bytes, !t_hidden, /*is_new=*/true);
     return data;
@@ -78,7 +91,13 @@ class StepAllocator final : public c10::Allocator {
     const bool is_ours = data.get_deleter() == &release;
     if (!is_ours && !data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!blocks_.emplace(data.get(), Block{static_cast<int64_t>(bytes)}).second) return;
+    Block block{static_cast<int64_t>(bytes)};
+    if (is_new) {
+      block.number = ++last_number_;
+      block.limit = t_limit ? &*t_limit : nullptr;
+    }
+    if (!blocks_.emplace(data.get(), block).second) return;
+    countElsewhere(block, block.bytes);
     live_ += static_cast<int64_t>(bytes);
     most_live_ = std::max(most_live_, live_);
     if (is_new) log(data.get(), static_cast<int64_t>(bytes));
@@ -99,6 +118,7 @@ class StepAllocator final : public c10::Allocator {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto found = blocks_.find(block);
       if (--found->second.holds > 0 || !found->second.orphaned) return;
+      countElsewhere(found->second, -found->second.bytes);
       live_ -= found->second.bytes;
       blocks_.erase(found);
     }
@@ -123,6 +143,7 @@ class StepAllocator final : public c10::Allocator {
           found->second.orphaned = true;
           return;
         }
+        tap.countElsewhere(found->second, -found->second.bytes);
         tap.live_ -= found->second.bytes;
         tap.blocks_.erase(found);
       }
@@ -143,23 +164,50 @@ class StepAllocator final : public c10::Allocator {
     if (counting_ + placing_ == 0) c10::SetCPUAllocator(inner_, kPriority);
   }
 
+  void begin(Limit& limit) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    limit.since = last_number_;
+    limits_.push_back(&limit);
+  }
+  void end(const Limit& limit) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(limits_, &limit);
+  }
+
   c10::Allocator* inner_ = c10::GetDefaultCPUAllocator();
   PageArena* arena_ = makeArena();
   std::mutex mutex_;
   struct Block {
     int64_t bytes = 0;
     int32_t holds = 0;
-    bool orphaned = false;  // its owner has given it back
+    bool orphaned = false;         // its owner has given it back
+    int64_t number = 0;            // in the order in which they were taken; 0: from before the tap
+    const Limit* limit = nullptr;  // of the thread that took it
   };
   std::unordered_map<void*, Block> blocks_;
   int64_t live_ = 0;
   int64_t most_live_ = 0;
-  int64_t shown_ = 0;              // live, as if nothing hidden had happened
-  int64_t high_ = 0;               // of shown_
+  int64_t shown_ = 0;  // live, as if nothing hidden had happened
+  int64_t high_ = 0;   // of shown_
+  int64_t last_number_ = 0;
+  std::vector<Limit*> limits_;     // in force, on any thread
   std::atomic<int> counting_ = 0;  // users
   std::atomic<int> placing_ = 0;
 
  private:
+  int64_t liveWithin(const Limit& limit) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_ - limit.taken_elsewhere;
+  }
+
+  // A thread's limit is where the thread has it, at one place as long as it lives; one that begins
+  // there later has a greater `since` than the blocks of the one before.
+  void countElsewhere(const Block& block, int64_t bytes) {
+    for (Limit* const limit : limits_) {
+      if (block.number > limit->since && block.limit != limit) limit->taken_elsewhere += bytes;
+    }
+  }
+
   c10::DataPtr allocateAnywhere(size_t bytes) {
     if (placing_ > 0 && bytes >= StepArena::kLeastBytes) {
       if (void* const block = arena_->allocate(bytes)) {
@@ -209,6 +257,14 @@ AllocatorTap::Guard::~Guard() {
 
 AllocatorTap::RoomGuard::RoomGuard(RoomMaker* maker) : before_(std::exchange(t_room, maker)) {}
 AllocatorTap::RoomGuard::~RoomGuard() { t_room = before_; }
+
+AllocatorTap::LimitGuard::LimitGuard(RoomLimit& limit) {
+  StepAllocator::get().begin(t_limit.emplace(Limit{.asked = &limit}));
+}
+AllocatorTap::LimitGuard::~LimitGuard() {
+  StepAllocator::get().end(*t_limit);
+  t_limit.reset();
+}
 
 AllocatorTap::HiddenGuard::HiddenGuard() : before_(std::exchange(t_hidden, true)) {}
 AllocatorTap::HiddenGuard::~HiddenGuard() { t_hidden = before_; }

@@ -21,6 +21,15 @@ class RoomMaker {
   virtual void makeRoom(int64_t bytes) = 0;
 };
 
+// Asked before a thread takes memory, once room was made for it.
+class RoomLimit {
+ public:
+  virtual ~RoomLimit() = default;
+  // `live`: AllocatorTap::liveBytes(), less what other threads have taken since the limit came into
+  // force and not given back. Whatever it throws comes out of the allocation, which takes nothing.
+  virtual void admit(int64_t bytes, int64_t live) = 0;
+};
+
 // Note [Tapping the allocator]
 // The profiler's slot in the thread-local debug info must not be shadowed (the profiler
 // static_casts what it finds there), so the tap wraps the CPU allocator itself. A block that was
@@ -47,6 +56,16 @@ class POET_API AllocatorTap {
 
    private:
     RoomMaker* before_;
+  };
+
+  // Asks `limit` before each allocation on this thread, for the guard's lifetime, which ends on
+  // this thread. One at a time; the tap must be in meanwhile.
+  class POET_API LimitGuard {
+   public:
+    explicit LimitGuard(RoomLimit& limit);
+    ~LimitGuard();
+    LimitGuard(const LimitGuard&) = delete;
+    LimitGuard& operator=(const LimitGuard&) = delete;
   };
 
   // What this thread takes and gives back under the guard leaves the high-water mark alone: it is

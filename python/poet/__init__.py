@@ -30,6 +30,7 @@ from poet._presets import preset_names
 from poet._profile import HostProfile, profile
 from poet._raw_doors import keep
 from poet._results import Action, Node, SearchPoint, Simulation
+from poet._shared_budget import Budget
 from poet._simulate import simulate
 from poet._solve import solve
 from poet._stats import StepStats
@@ -47,6 +48,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "ArgumentError",
+    "Budget",
     "BudgetError",
     "BudgetWarning",
     "CacheWarning",

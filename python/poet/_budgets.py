@@ -41,6 +41,11 @@ ByteBudget = int | float | str
 TimeBudget = float | str
 
 
+def is_share(budget: ByteBudget) -> bool:
+    """Whether the budget is a share of the plain step's peak, as "60%"."""
+    return isinstance(budget, str) and budget.strip().endswith("%")
+
+
 def parse_bytes(
     budget: ByteBudget,
     *,

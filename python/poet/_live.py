@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import os
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -326,8 +327,10 @@ def _end_step(session: _C.Session, failed: bool) -> dict[str, Any]:
         report = session.end_step(failed)
     finally:
         end_watching(session)
-    if report["budget_error"]:
-        raise BudgetError("ram_budget: " + report["budget_error"])
+    text = report["budget_error"]
+    # The step may have caught it, and raised an error of its own since.
+    if text and (not failed or text in str(sys.exc_info()[1])):
+        raise BudgetError("ram_budget: " + text)
     return report
 
 

@@ -15,11 +15,19 @@ from poet._budgets import (
     TimeBudget,
     format_bytes,
     format_seconds,
+    is_share,
 )
 from poet._cache import Cache
 from poet._constraints import NO_SHARE, StepShare
 from poet._enums import Objective, Status
-from poet._errors import ArgumentError, BudgetError, BudgetWarning, PoetRuntimeError, StoreWarning
+from poet._errors import (
+    ArgumentError,
+    BudgetError,
+    BudgetWarning,
+    NotBuiltError,
+    PoetRuntimeError,
+    StoreWarning,
+)
 from poet._memory import release_free_memory
 from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
 from poet._profile import with_known_watts
@@ -119,7 +127,13 @@ class StepPlanner:
 
         Raises:
             ArgumentError: `strict=True` asks for the online policy, which is for the CPU.
+            NotBuiltError: `hard=True` does, too.
         """
+        if self._strictness == "hard":
+            raise NotBuiltError(
+                f"hard=True: expected a step that trains on the CPU; got one on {device}. For "
+                "other devices the limit is not built yet: leave hard out."
+            )
         if self._strictness == "always":
             raise ArgumentError(
                 f"strict=True: expected a step that trains on the CPU; got one on {device}. Calls "
@@ -139,7 +153,7 @@ class StepPlanner:
                 self._device = host_speed(self._accelerator).on(self._device)
             return
         self._measure_store()
-        if self._is_share():
+        if is_share(self._options.ram_budget):
             self.message = FIRST_OF_A_SHARE
             self._say(FIRST_OF_A_SHARE)
         else:
@@ -147,17 +161,13 @@ class StepPlanner:
 
     def keep_inside(self, variant: int) -> None:
         """After a variant was recorded for the first time: a share of its peak is known by now."""
-        if not self._is_share():
+        if not is_share(self._options.ram_budget):
             return
         if self.message == FIRST_OF_A_SHARE:
             self.message = ""
         graph = self._session.graph_of(variant)
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         self._police(budget_bytes(self._request(), self._largest_peak))
-
-    def _is_share(self) -> bool:
-        budget = self._options.ram_budget
-        return isinstance(budget, str) and budget.strip().endswith("%")
 
     def _police(self, budget: int) -> None:
         if not self._options.online or budget == self._policed_bytes or self._accelerator:
@@ -375,10 +385,15 @@ class StepPlanner:
 
     def _tell_of_outgrown_plan(self, graph: _C.Graph, schedule: _C.Schedule, budget: int) -> None:
         self.message = schedule.message
+        goes_on = (
+            "Calls that would exceed it end with BudgetError."
+            if self._strictness == "hard"
+            else "Training goes on with that plan, above the budget."
+        )
         warn(
             f"poet found no plan within {budget} bytes ({format_bytes(budget)}) any more: "
             f"{format_bytes(graph.base_bytes)} lie beside the step, more than when its plan was "
-            f"made. {schedule.message}. Training goes on with that plan, above the budget.",
+            f"made. {schedule.message}. {goes_on}",
             BudgetWarning,
         )
 

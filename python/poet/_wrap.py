@@ -6,15 +6,23 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from poet._budgets import ByteBudget, TimeBudget, parse_bytes, parse_runtime, positive_number
+from poet._budgets import (
+    ByteBudget,
+    TimeBudget,
+    is_share,
+    parse_bytes,
+    parse_runtime,
+    positive_number,
+)
 from poet._cache import open_cache
 from poet._constraints import TrainingDeadline, step_share
 from poet._devices import HOST
-from poet._errors import ArgumentError, NotBuiltError
+from poet._errors import ArgumentError
 from poet._live import check_step
 from poet._memory import give_memory_back
 from poet._methods import check_method, methods
 from poet._planning import PlanningOptions
+from poet._shared_budget import Budget
 from poet._solve import flag, parse_objective
 from poet._store import folder_for_method
 from poet._waiting import Condition, Gate
@@ -22,12 +30,13 @@ from poet._wrapped_step import WrappedStep
 
 _OFF = "0"  # what POET_ONLINE says to switch the online policy off, for every step
 _STRICTNESS = {None: "first_call", True: "always", False: "never"}
+_HARD = "hard"
 
 
 def wrap(
     train_step: Callable[..., Any],
     *,
-    ram_budget: ByteBudget,
+    ram_budget: ByteBudget | Budget,
     runtime_budget: TimeBudget | None = None,
     method: str = "poet",
     platform: str = "host",
@@ -81,7 +90,7 @@ def wrap(
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.
         ram_budget: bytes, "512MiB", or "60%" of the plain step's peak. Parameters, gradients,
-            optimizer state and inputs count.
+            optimizer state and inputs count. A `poet.Budget` is one that several steps share.
         runtime_budget: a ratio to the plain step's time (1.3) or seconds as "1.5s". None: no limit.
         method: what plans: a name that `poet.methods()` has. Another one than "poet" trains with
             its own plans or not at all: where it finds none, this call and all later ones raise.
@@ -119,7 +128,11 @@ def wrap(
             (refused without the policy, because it would change nothing). False: none does. A call
             that has run an optimizer's operator, or changed anything else that cannot be put back,
             always goes on.
-        hard: stop the step rather than exceed the budget. Not built yet: leave it out.
+        hard: no allocation of the thread that runs the step exceeds the budget, in any call, with
+            or without a plan. What would ends the call with BudgetError, as memory that the machine
+            does not have would: tensors are as the operators before it left them, and the next call
+            works. `ram_budget` must be in bytes, which hold from the first call on. It costs some
+            tenths of a microsecond for each allocation.
         verbose: say on stderr what happens.
 
     Returns:
@@ -129,7 +142,6 @@ def wrap(
     Raises:
         ArgumentError: an argument makes no sense; `page_dir` takes no page file; nothing is left
             that could make room, because recompute and paging are both off.
-        NotBuiltError: an option was asked for that does not exist yet.
 
     The wrapped step raises BudgetError where a named method has no plan within the budget, and as
     `strict` says: then parameters, buffers and generators are as they were before the call.
@@ -146,8 +158,9 @@ def wrap(
             "train_step: expected a plain step; got one that poet.wrap made. Wrap the step itself."
         )
     can = methods()[check_method(method)]
-    if hard is not False:
-        raise NotBuiltError("hard=True: expected it to be left out; this option is not built yet.")
+    shared = ram_budget if isinstance(ram_budget, Budget) else None
+    if isinstance(ram_budget, Budget):
+        ram_budget = ram_budget.ram_budget
     # Found wrong now rather than after the first step.
     if platform != HOST:
         raise ArgumentError(
@@ -179,6 +192,8 @@ def wrap(
             "(docs/online.md) keeps calls without a plan inside the budget; without it strict=True "
             "would change nothing. Leave one of the two out."
         )
+    if flag(hard, "hard"):
+        _check_hard(ram_budget, strict, can.name, polices)
     options = PlanningOptions(
         platform=platform,
         ram_budget=ram_budget,
@@ -194,7 +209,30 @@ def wrap(
         online=polices,
     )
     give_memory_back()
-    return WrappedStep(call, options, strictness=_STRICTNESS[strict], verbose=verbose, gate=gate)
+    strictness = _HARD if hard else _STRICTNESS[strict]
+    return WrappedStep(
+        call, options, strictness=strictness, verbose=verbose, gate=gate, shared=shared
+    )
+
+
+def _check_hard(ram_budget: ByteBudget, strict: bool | None, method: str, polices: bool) -> None:
+    """Refuses what would leave calls without a limit."""
+    if is_share(ram_budget):
+        raise ArgumentError(
+            f'hard=True: expected a ram_budget in bytes, as "512MiB"; got {ram_budget!r}. A share '
+            "of the plain step's peak is known only once a call has run without a limit."
+        )
+    if strict is False:
+        raise ArgumentError(
+            "strict=False: expected it to be left out beside hard=True, which lets no call go "
+            "above the budget; got both. Leave one of them out."
+        )
+    if method != "poet" or not polices:
+        got = "the online policy off" if method == "poet" else f"method={method!r}"
+        raise ArgumentError(
+            'hard=True: expected method="poet" and the online policy (docs/online.md), which '
+            f"keeps calls without a plan inside the budget; got {got}. Leave one of them out."
+        )
 
 
 __all__ = ["WrappedStep", "wrap"]

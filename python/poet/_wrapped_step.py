@@ -13,6 +13,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +34,7 @@ from poet._live import (
     verify_wanted,
 )
 from poet._planning import PlanningOptions, StepPlanner
+from poet._shared_budget import Budget
 from poet._stats import StepStats
 from poet._waiting import Gate
 from poet._warn import PLANNING_THREAD, warn, warn_of_what_waits
@@ -130,12 +132,14 @@ class WrappedStep:
         strictness: str,
         verbose: bool,
         gate: Gate | None = None,
+        shared: Budget | None = None,
     ) -> None:
         functools.update_wrapper(self, train_step)
         self._step = train_step
         self._options = options
         self._verbose = verbose
         self._gate = gate
+        self._shared = shared
         self._session = _C.Session(verify=verify_wanted())
         if options.page_folder is not None:
             self._session.set_store(options.page_folder)
@@ -156,6 +160,8 @@ class WrappedStep:
         self._closed = False
         self._warned_of_variants = False
         _wrapped.add(self)
+        if shared is not None:
+            shared.add(self)
         if options.share.note:
             self._say(options.share.note)
 
@@ -171,6 +177,10 @@ class WrappedStep:
             return self._step(*args, **kwargs)
         if self._gate is not None:
             self._gate.wait(release=self._release, say=self._say, stopped=lambda: self._closed)
+        with nullcontext() if self._shared is None else self._shared.turn(self):
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._prepared:
             self._prepared = True
             device = count_on_device(self._session)
@@ -180,12 +190,11 @@ class WrappedStep:
         batch = tensors_in((args, kwargs))
         shown = batch or tensors_behind((args, kwargs))
         self._session.expect_batch(shown)
+        tell = self._planner.tell_of_excess
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
-            tell = self._planner.tell_of_excess
             result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
             tell(excess)
             return result
-        tell = self._planner.tell_of_excess
         result, report = run_step(self._session, self._step, args, kwargs, inputs=batch, tell=tell)
         tell(report)
         if report["num_ops"] == 0 and report["mode"] == "traced":

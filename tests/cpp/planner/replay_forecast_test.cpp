@@ -72,7 +72,8 @@ TEST(ReplayForecast, FindsFewerReplaysOfLongChainsThanTheScore) {
     SCOPED_TRACE(units);
     const Graph graph = unitChain(links);
     const RecipeTable table(graph);
-    const Problem problem(graph, table, smallProfile(), {});
+    const DeviceProfile device = smallProfile();
+    const Problem problem(graph, table, device, {});
     const int64_t budget = 100 * (units + 1);  // the input is there all the time
     double by_score = std::numeric_limits<double>::infinity();
     for (const double exponent : {1.0, 0.5, 0.2, 2.0}) {

@@ -201,6 +201,25 @@ TEST_F(ChainTest, AFirstCallThatCannotFitIsAnErrorThatSaysSo) {
   EXPECT_EQ(step.stats().failed_steps, 1);
 }
 
+TEST_F(ChainTest, AHardBudgetEndsACallThatWouldExceedItAndTheNextOneWorks) {
+  const at::Tensor plain = chain();
+  const int64_t budget = 8 * static_cast<int64_t>(x_.nbytes());
+  TrainingStepOptions wanted = options("1GiB");
+  wanted.ram_budget = budget;
+  wanted.strict = Strictness::kHard;
+  TrainingStep step([this] { return chain(); }, wanted);
+  step.keepCounted({x_});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(sameBits(step(), plain));
+  EXPECT_EQ(step.stats().followed_steps, 1);
+  at::Tensor more;
+  midway_ = [&] { more = at::empty({budget}, at::kByte); };
+  EXPECT_THROW(step(), std::exception);
+  EXPECT_FALSE(more.defined());
+  midway_ = [] {};
+  EXPECT_TRUE(sameBits(step(), plain));
+  EXPECT_EQ(step.stats().failed_steps, 1);
+}
+
 TEST_F(ChainTest, AMissingSolverIsAnErrorOfTheNextCall) {
   TrainingStepOptions wanted = options("70%");
   wanted.background = true;
@@ -268,6 +287,13 @@ TEST(TrainingStepErrorsTest, ArgumentsThatMakeNoSense) {
   wanted = options("60%");
   wanted.platform = "abacus";
   EXPECT_THAT(refusal(wanted), HasSubstr("abacus"));
+  wanted = options("60%");
+  wanted.strict = Strictness::kHard;
+  EXPECT_THAT(refusal(wanted), HasSubstr("strict=kHard: expected a ram_budget in bytes"));
+  wanted = options("1GiB");
+  wanted.strict = Strictness::kHard;
+  wanted.online = false;
+  EXPECT_THAT(refusal(wanted), HasSubstr("strict=kHard: expected the online policy"));
   EXPECT_THROW(TrainingStep(TrainingStep::Body(), options("60%")), ArgumentError);
   EXPECT_THROW(TrainingStep(std::function<at::Tensor()>(), options("60%")), ArgumentError);
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -110,6 +111,53 @@ TEST(AllocatorTapTest, CountsOnEveryThread) {
     for (std::thread& thread : threads) thread.join();
   }
   EXPECT_EQ(AllocatorTap::liveBytes(), before);
+}
+
+class MostLive : public RoomLimit {
+ public:
+  explicit MostLive(int64_t most) : most_(most) {}
+  void admit(int64_t bytes, int64_t live) override {
+    if (live + bytes > most_) throw std::runtime_error("too much");
+  }
+
+ private:
+  int64_t most_;
+};
+
+TEST(AllocatorTapTest, ALimitRefusesWhatWouldExceedItAndTakesNothing) {
+  const AllocatorTap::Guard tap;
+  const int64_t before = AllocatorTap::liveBytes();
+  MostLive most(before + 1000);
+  {
+    const AllocatorTap::LimitGuard limit(most);
+    at::Tensor a = block(600);
+    EXPECT_ANY_THROW(block(401));
+    EXPECT_EQ(AllocatorTap::liveBytes(), before + 600);
+    const at::Tensor b = block(400);
+    a.reset();
+    EXPECT_NO_THROW(block(600));
+    EXPECT_ANY_THROW(block(601));
+  }
+  EXPECT_NO_THROW(block(5000));
+}
+
+TEST(AllocatorTapTest, ALimitIsOfItsThreadAndOthersBlocksDoNotCount) {
+  const AllocatorTap::Guard tap;
+  MostLive most(AllocatorTap::liveBytes() + 1000);
+  std::optional<AllocatorTap::LimitGuard> limit(std::in_place, most);
+  at::Tensor theirs;
+  std::thread([&] { theirs = block(5000); }).join();
+  EXPECT_NO_THROW(block(1000));
+  EXPECT_ANY_THROW(block(1001));
+  theirs.reset();  // given back by another thread than that which took it
+  EXPECT_NO_THROW(block(1000));
+  EXPECT_ANY_THROW(block(1001));
+  // What is there when a limit comes into force counts, whoever took it.
+  std::thread([&] { theirs = block(300); }).join();
+  limit.reset();
+  limit.emplace(most);
+  EXPECT_NO_THROW(block(700));
+  EXPECT_ANY_THROW(block(701));
 }
 
 TEST(AllocatorTapTest, OwnsWhatPyTorchsAllocatorMadeTappedOrNot) {
