@@ -120,9 +120,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void noteFixed(std::vector<KnownStorage> known) { fixed_ = std::move(known); }
   // The first `done` ops of the recorder were the executor's.
   void takeOver(Executor& executor, size_t done);
-  // Brings back everything that is away and that the program can still reach. Throws what a replay
-  // or the store throws, after having tried them all.
-  void restoreAll();
+  // Brings back everything that is away and that the program can still reach; with `to_budget` as
+  // much of it as the budget holds, and what stays away has a copy. Throws what a replay or the
+  // store throws, after having tried them all.
+  void restoreAll(bool to_budget);
   // Hands over what could not be restored and has a copy.
   void handOver(AwayBetween& between);
   // What the step has made and the program still has, in the order in which it was made: an

@@ -181,7 +181,7 @@ void Session::makeRoom(int64_t bytes) {
 
 void Session::endPolicy(bool failed, StepReport& report) {
   if (!policy_.isActive()) return;
-  policy_.restoreAll();
+  policy_.restoreAll(/*to_budget=*/!failed && may_put_away_);
   left_behind_ = policy_.leftBehind();
   if (failed && !policy_.budgetError().empty()) {
     report.budget_error = policy_.budgetError();

@@ -132,6 +132,7 @@ SolveOptions StepPlanner::requestFor(const Graph& graph) {
   solve.recompute = options_.recompute;
   solve.paging = paging_;
   solve.away_between_steps = paging_ && options_.away_between_steps;
+  solve.parameters_away = solve.away_between_steps;
   return solve;
 }
 
