@@ -18,7 +18,6 @@ that its transfers could take. Prints, as JSON in the last line, what bounds.tom
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import hashlib
 import json
@@ -36,13 +35,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meter import Meter, as_words, poet_record  # before torch: it quiets the profiler
+# Read when torch is loaded: without it the profiler's library writes lines of its own to stderr.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
 from torch import Tensor
 
 from _data import context, save
 from _state import differences
+from meter import Meter, as_words, poet_record
 from steps import Architecture, Training, language_loss
 
 MIB = 1 << 20
@@ -132,7 +133,7 @@ def digests(training: Training, losses: list[float], pause: Callable[[], object]
         length = max(1, _PIECE // flat.element_size())
         for begin in range(0, flat.numel(), length):
             # A copy: memory that NumPy shares is never paged.
-            seen.update(flat[begin : begin + length].clone().numpy())
+            seen.update(flat[begin : begin + length].clone().numpy().tobytes())
         found[name] = seen.hexdigest()
         back += tensor.nbytes
         del tensor, flat
@@ -140,7 +141,7 @@ def digests(training: Training, losses: list[float], pause: Callable[[], object]
             pause()
             back = 0
     found |= {f"loss {index}": loss.hex() for index, loss in enumerate(losses)}
-    found["generator"] = hashlib.sha256(torch.get_rng_state().numpy()).hexdigest()
+    found["generator"] = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
     return found
 
 
@@ -176,7 +177,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             with meter.step():
                 loss = step(*batch)
             losses.append(loss.item())
-            call = {"seconds": time.perf_counter() - begin}
+            call: dict[str, Any] = {"seconds": time.perf_counter() - begin}
             call["high_water_bytes"] = high_water() - at_start if resettable else None
             after = counters(step)
             call |= {name: after[name] - before[name] for name in after}
@@ -338,13 +339,14 @@ def dies_in_limit(options: argparse.Namespace) -> dict[str, Any]:
     """Plain training under the same limit: how it ended."""
     done = child("plain", options, limited=True, quiet=True, steps=2)
     words = done.stderr.splitlines()[-1:] or [""]
-    return {"died": done.returncode != 0, "last_words": words[0][:300]}
+    died = done.returncode != 0 and "allocate memory" in done.stderr
+    return {"died": died, "last_words": words[0][:300]}
 
 
 def figures(plain: dict[str, Any], ours: dict[str, Any], rates: list[dict[str, float]]) -> Any:
     """What the two trainings come to, and what the disk would have allowed."""
     followed = [call for call in ours["calls"] if call["followed_steps"]]
-    late = followed[1:] or followed  # the first one after planning moves what lies where it should not
+    late = followed[1:] or followed  # the first one moves what lies where the plan has nothing
     plain_seconds = statistics.median(call["seconds"] for call in plain["calls"][1:])
     found: dict[str, Any] = {
         "differing": differences(ours["digests"], plain["digests"]),
@@ -402,7 +404,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--minimize", choices=["energy", "time", "memory"], default="time")
-    parser.add_argument("--time-limit", type=float, default=60, help="seconds for the planner")
+    parser.add_argument("--time-limit", type=float, default=90, help="seconds for the planner")
     parser.add_argument("--page-dir", help="where paged values go; the default is poet's")
     parser.add_argument("--forms", nargs="+", choices=["plain", "poet"], default=["plain", "poet"])
     parser.add_argument("--unlimited", action="store_true", help="no RLIMIT_DATA")
