@@ -199,9 +199,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         call["peak_bytes"] = memory.peak_bytes
     record |= {"losses": losses, "calls": calls}
     record["process_high_water_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    record["solver_high_water_bytes"] = (
-        resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    )
     return record
 
 

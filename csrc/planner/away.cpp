@@ -22,8 +22,8 @@ std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
   if (!options.away_between_steps || !options.paging || !profile.hasStore()) return found;
   for (int64_t i = 0; i < graph.numValues(); ++i) {
     const Value& value = graph.value(ValueId(i));
-    if (isKindToBeAway(value.kind, profile, options) && value.producer == kNoOp && value.evictable &&
-        value.bytes > 0 && value.death == graph.endOfStep())
+    if (isKindToBeAway(value.kind, profile, options) && value.producer == kNoOp &&
+        value.evictable && value.bytes > 0 && value.death == graph.endOfStep())
       found.emplace_back(i);
   }
   // What a live program may look at between two steps, and each step needs more than once, last.

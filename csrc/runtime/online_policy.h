@@ -41,8 +41,9 @@ enum class OverBudget : uint8_t {
 struct OnlineOptions {
   int64_t budget_bytes = 0;  // 0: no policy
   bool recompute = true;
-  bool paging = false;    // to the session's store
-  DeviceProfile profile;  // how fast that is
+  bool paging = false;              // to the session's store
+  bool away_between_steps = false;  // what does not fit when a step ends may stay there
+  DeviceProfile profile;            // how fast that is
 };
 
 // What the policy asks the session for, with the session's lock held.

@@ -446,7 +446,7 @@ void OnlinePolicy::restoreAll(bool to_budget) {
   const AllocatorTap::HiddenGuard hidden;
   unlockAll();
   noteDeaths();
-  const bool may_stay = to_budget && paging();
+  const bool may_stay = to_budget && options_.away_between_steps && paging();
   std::exception_ptr first;
   const auto bring_back = [&](ValueId v) {
     try {
@@ -455,9 +455,7 @@ void OnlinePolicy::restoreAll(bool to_budget) {
       if (!first) first = std::current_exception();
     }
   };
-  const auto is_away = [this](ValueId v) {
-    return at(v).bound && !at(v).resident && at(v).alive;
-  };
+  const auto is_away = [this](ValueId v) { return at(v).bound && !at(v).resident && at(v).alive; };
   // Making room for what comes back must not evict what is to stay, whether it has just come back
   // or never left; or to the store only, from where the next step takes it.
   for (Entry& entry : entries_) {

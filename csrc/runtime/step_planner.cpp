@@ -113,7 +113,8 @@ void StepPlanner::setBudget(int64_t bytes) {
   const char* wish = std::getenv("POET_ONLINE");
   if (!options_.online || (wish != nullptr && std::string_view(wish) == "0")) return;
   is_policed_ = true;
-  session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
+  session_->setBudget({bytes, options_.recompute, paging_, paging_ && options_.away_between_steps,
+                       profileByName(options_.platform)},
                       options_.strict);
 }
 
