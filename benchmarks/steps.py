@@ -248,9 +248,10 @@ class Training:
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that lasts from one step to the next, by group and name."""
-        return dict(self._state())
+        return dict(self.each_state())
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
+    def each_state(self) -> Iterator[tuple[str, Tensor]]:
+        """As `state`, one after the other."""
         names: dict[Tensor, str] = {}
         for name, parameter in self.model.named_parameters():
             names[parameter] = name

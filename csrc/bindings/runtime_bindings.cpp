@@ -147,7 +147,9 @@ void setBudget(Session& session, int64_t budget_bytes, bool recompute, bool pagi
                                 : strict == "first_call" ? Strictness::kFirstCall
                                                          : Strictness::kNever;
   const py::gil_scoped_release release;
-  session.setBudget({budget_bytes, recompute, paging, profile}, strictness);
+  // Python's raw doors bring back what is away between steps.
+  session.setBudget({budget_bytes, recompute, paging, /*away_between_steps=*/paging, profile},
+                    strictness);
 }
 
 // The tensors among these things.

@@ -1,14 +1,17 @@
 #include "planner/away.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace poet::planner {
 namespace {
 
-bool isKindToBeAway(ValueKind kind, const SolveOptions& options) {
+bool isKindToBeAway(ValueKind kind, const DeviceProfile& profile, const SolveOptions& options) {
   if (kind == ValueKind::kOptimizerState) return true;
-  return options.parameters_away && (kind == ValueKind::kParameter || kind == ValueKind::kBuffer ||
-                                     kind == ValueKind::kInput);  // frozen weights are inputs
+  if (!options.parameters_away) return false;
+  if (kind == ValueKind::kParameter) return true;
+  // Frozen weights are inputs. In a live program so is the batch, which is another one each time.
+  return profile.direct_kernels && (kind == ValueKind::kBuffer || kind == ValueKind::kInput);
 }
 
 }  // namespace
@@ -19,13 +22,17 @@ std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
   if (!options.away_between_steps || !options.paging || !profile.hasStore()) return found;
   for (int64_t i = 0; i < graph.numValues(); ++i) {
     const Value& value = graph.value(ValueId(i));
-    if (isKindToBeAway(value.kind, options) && value.producer == kNoOp && value.evictable &&
-        value.bytes > 0 && value.death == graph.endOfStep())
+    if (isKindToBeAway(value.kind, profile, options) && value.producer == kNoOp &&
+        value.evictable && value.bytes > 0 && value.death == graph.endOfStep())
       found.emplace_back(i);
   }
-  std::stable_sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
-    return graph.value(a).bytes > graph.value(b).bytes;
-  });
+  // What a live program may look at between two steps, and each step needs more than once, last.
+  const auto rank = [&](ValueId v) {
+    const bool is_state = graph.value(v).kind == ValueKind::kOptimizerState;
+    return std::pair(profile.direct_kernels || is_state ? 0 : 1, -graph.value(v).bytes);
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](ValueId a, ValueId b) { return rank(a) < rank(b); });
   return found;
 }
 

@@ -9,7 +9,8 @@
 
 namespace poet::planner {
 
-// What may stay there, largest first; nothing where the options do not ask for it.
+// What may stay there, largest first; in a live program optimizer state before parameters. Nothing
+// where the options do not ask for it.
 std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
                                const SolveOptions& options);
 

@@ -33,10 +33,10 @@ struct SolveOptions {
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
   // Optimizer state may stay in the store from one step to the next (Note [Away between steps]):
-  // only for a runtime that brings it back when something touches it in between.
+  // only for a runtime that brings back what something touches in between.
   bool away_between_steps = false;
-  // With away_between_steps: so may parameters, buffers, inputs. For devices that carry a plan out
-  // themselves; in a live program anything may read a parameter between two steps.
+  // With away_between_steps: so may parameters, where optimizer state is not enough, and on devices
+  // that carry a plan out themselves (DeviceProfile::direct_kernels) buffers and inputs, too.
   bool parameters_away = false;
   // Schedules of the same graph to start from, e.g. for other budgets. One that keeps these budgets
   // is never lost: the result is at least as good. One of another graph is an ArgumentError.

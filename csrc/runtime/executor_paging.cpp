@@ -172,17 +172,22 @@ void Executor::presume(const std::vector<Presumed>& values, AwayBetween& between
       return false;
     }
   };
+  // What the plan has away leaves before the rest comes back: together they may not fit.
   for (const Presumed& one : values) {
-    const bool stays_away = plan_->isAwayBetweenSteps(one.value) && between.has(one.storage.get());
-    if (stays_away) {
-      if (residency_.presume(one.value, one.storage, true))
-        pager_.adopt(one.value, between.take(one.storage.get()));
-    } else if (come_back([&] { between.restore(one.storage.get()); })) {
+    if (!between.has(one.storage.get())) {
       residency_.presume(one.value, one.storage, false);
+    } else if (plan_->isAwayBetweenSteps(one.value) &&
+               residency_.presume(one.value, one.storage, true)) {
+      pager_.adopt(one.value, between.take(one.storage.get()));
     }
   }
-  come_back([&] { between.restoreAll(); });
   moveOutAtStart();
+  for (const Presumed& one : values) {
+    if (between.has(one.storage.get()) && !plan_->isAwayBetweenSteps(one.value) &&
+        come_back([&] { between.restore(one.storage.get()); }))
+      residency_.presume(one.value, one.storage, false);
+  }
+  come_back([&] { between.restoreAll(); });
 }
 
 void Executor::moveOutAtStart() {

@@ -41,8 +41,9 @@ enum class OverBudget : uint8_t {
 struct OnlineOptions {
   int64_t budget_bytes = 0;  // 0: no policy
   bool recompute = true;
-  bool paging = false;    // to the session's store
-  DeviceProfile profile;  // how fast that is
+  bool paging = false;              // to the session's store
+  bool away_between_steps = false;  // what does not fit when a step ends may stay there
+  DeviceProfile profile;            // how fast that is
 };
 
 // What the policy asks the session for, with the session's lock held.
@@ -120,9 +121,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void noteFixed(std::vector<KnownStorage> known) { fixed_ = std::move(known); }
   // The first `done` ops of the recorder were the executor's.
   void takeOver(Executor& executor, size_t done);
-  // Brings back everything that is away and that the program can still reach. Throws what a replay
-  // or the store throws, after having tried them all.
-  void restoreAll();
+  // Brings back everything that is away and that the program can still reach; with `to_budget` as
+  // much of it as the budget holds, and what stays away has a copy. Throws what a replay or the
+  // store throws, after having tried them all.
+  void restoreAll(bool to_budget);
   // Hands over what could not be restored and has a copy.
   void handOver(AwayBetween& between);
   // What the step has made and the program still has, in the order in which it was made: an

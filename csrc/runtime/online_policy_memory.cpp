@@ -442,23 +442,35 @@ void OnlinePolicy::install(ValueId v, StorageHold fresh) {
   update(v);
 }
 
-void OnlinePolicy::restoreAll() {
+void OnlinePolicy::restoreAll(bool to_budget) {
   const AllocatorTap::HiddenGuard hidden;
   unlockAll();
   noteDeaths();
+  const bool may_stay = to_budget && options_.away_between_steps && paging();
   std::exception_ptr first;
-  // Making room for what comes back must not evict what is to stay, whether it has just come back
-  // or never left.
-  for (Entry& entry : entries_) entry.locks += entry.bound && entry.alive;
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (!at(v).bound || at(v).resident || !at(v).alive) continue;
+  const auto bring_back = [&](ValueId v) {
     try {
       materialize(v);
     } catch (...) {
       if (!first) first = std::current_exception();
     }
+  };
+  const auto is_away = [this](ValueId v) { return at(v).bound && !at(v).resident && at(v).alive; };
+  // Making room for what comes back must not evict what is to stay, whether it has just come back
+  // or never left; or to the store only, from where the next step takes it.
+  for (Entry& entry : entries_) {
+    const bool stays = entry.bound && entry.alive;
+    entry.locks += stays && !may_stay;
+    entry.waits += stays && may_stay;
   }
-  for (Entry& entry : entries_) entry.locks = 0;
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (is_away(v) && !(may_stay && hasCopy(v))) bring_back(v);
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (may_stay && is_away(v) && residentBytes() + at(v).bytes <= options_.budget_bytes)
+      bring_back(v);
+  }
+  for (Entry& entry : entries_) entry.locks = entry.waits = 0;
   AllocatorTap::forgetHidden();
   if (first) std::rethrow_exception(first);
 }

@@ -184,7 +184,7 @@ void Session::makeRoom(int64_t bytes) {
 
 void Session::endPolicy(bool failed, StepReport& report) {
   if (!policy_.isActive()) return;
-  policy_.restoreAll();
+  policy_.restoreAll(/*to_budget=*/!failed && may_put_away_);
   left_behind_ = policy_.leftBehind();
   std::erase_if(left_behind_, [this](const WeakStorage& left) {  // the next call has others
     return std::any_of(inputs_.begin(), inputs_.end(), [&left](const WeakStorage& input) {

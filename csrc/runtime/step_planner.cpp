@@ -126,7 +126,8 @@ void StepPlanner::keepInside(const Graph& recorded) {
 void StepPlanner::setBudget(int64_t bytes) {
   if (!options_.online || !onlineWanted()) return;
   is_policed_ = true;
-  session_->setBudget({bytes, options_.recompute, paging_, profileByName(options_.platform)},
+  session_->setBudget({bytes, options_.recompute, paging_, paging_ && options_.away_between_steps,
+                       profileByName(options_.platform)},
                       options_.strict);
 }
 
@@ -145,6 +146,7 @@ SolveOptions StepPlanner::requestFor(const Graph& graph) {
   solve.recompute = options_.recompute;
   solve.paging = paging_;
   solve.away_between_steps = paging_ && options_.away_between_steps;
+  solve.parameters_away = solve.away_between_steps;
   return solve;
 }
 

@@ -36,8 +36,8 @@ struct TrainingStepOptions {
   bool recompute = true;      // plans may recompute
   bool paging = true;         // plans may page to a file in page_dir, whose speed is measured first
   std::string page_dir = {};  // empty: the system's directory for temporary files
-  // Optimizer state may stay in the store from one step to the next. Operators bring it back;
-  // before memory is read behind PyTorch's back (torch::save does so) call
+  // Optimizer state may stay in the store from one step to the next, or parameters, too. Operators
+  // bring them back; before memory is read behind PyTorch's back (torch::save does so) call
   // TrainingStep::bringBack().
   bool away_between_steps = false;
   // An online policy keeps calls without a plan inside the budget, see docs/online.md.

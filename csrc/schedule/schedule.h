@@ -55,7 +55,7 @@ class RewrittenGraph;
 // - at a page_in of a value whose page_out is not done; and at the end of the step for everything.
 //
 // Note [Away between steps]
-// Values of away_between_steps existed before the step and outlive it (optimizer state, mostly).
+// Values of away_between_steps existed before the step and outlive it (optimizer state, weights).
 // They are in the store, and not in memory, when the step begins, in the version that it begins
 // with, and they may be there, in the version that it ends with, when it is over. The step that
 // follows the first plan finds them in memory and moves them out at its start.

@@ -475,6 +475,7 @@ class StepPlanner:
             recompute=request.recompute,
             paging=request.paging,
             away_between_steps=request.away_between_steps,
+            parameters_away=request.away_between_steps,
             time_limit_s=request.time_limit_s,
             method=request.method,
             should_stop=self.stopped.is_set,

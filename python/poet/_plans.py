@@ -40,7 +40,7 @@ class PlanRequest:
         minimize: the objective.
         recompute: plans may recompute.
         paging: plans may page.
-        away_between_steps: optimizer state may stay in the store between steps.
+        away_between_steps: optimizer state and parameters may stay in the store between steps.
         time_limit_s: seconds that the search may take.
         method: what plans.
         step_seconds: that a deadline of the whole training leaves for the step; None: none.

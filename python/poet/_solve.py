@@ -118,10 +118,11 @@ def solve(
             profile has a store, and for "host" where `page_dir` is given. On "host" the folder is
             measured, which takes a second once for each folder and machine.
         page_dir: the folder that values would be paged to; None for the system's.
-        away_between_steps: optimizer state may stay in the store from one step to the next. Only
-            for a runtime that brings it back when something touches it in between, as `poet.wrap`
-            does. None: no on "host", else yes; on a device that runs no PyTorch (a
-            microcontroller) parameters, buffers and inputs too: nothing but the plan touches them.
+        away_between_steps: optimizer state may stay in the store from one step to the next, and
+            parameters where that is not enough. Only for a runtime that brings them back when
+            something touches them in between, as `poet.wrap` does. None: no on "host", else yes; on
+            a device that runs no PyTorch (a microcontroller) buffers and inputs too: nothing but
+            the plan touches them.
         time_limit_s: seconds that the search may take, above 0.
         solve_threads: threads of the solver.
         solver: of the mixed-integer programs: "cbc", which is part of poet; "highs", where the
@@ -259,7 +260,7 @@ def solve(
         "recompute": recompute,
         "paging": paging is not False,
         "away_between_steps": away,
-        "parameters_away": away and device.direct_kernels,
+        "parameters_away": away,
         "deterministic": deterministic,
         "time_limit_s": seconds,
         "solve_threads": whole_number(

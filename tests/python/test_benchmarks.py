@@ -21,6 +21,7 @@ import draw
 import exactness
 import finetuning
 import hot_path
+import larger_than_memory
 import meter
 import optimizers
 import paper.run
@@ -260,6 +261,12 @@ def of_hot_path(words: list[str]) -> set[str]:
     return set(hot_path.values([figures | {"step": step} for step in hot_path.parse(words).only]))
 
 
+def of_larger_than_memory(words: list[str]) -> set[str]:
+    budget = larger_than_memory.parse(words).budget
+    found = {"followed": 3, "differing": [], "peak_bytes": budget, "step_ratio": 1.2}
+    return set(larger_than_memory.values(found, budget, plain_dies=True))
+
+
 def given_by(command: str) -> set[str]:
     """The bounds to which a command gives a value."""
     python, script, *words = shlex.split(command)
@@ -285,7 +292,11 @@ def given_by(command: str) -> set[str]:
                 [solved | {"graph": r.name, "mode": m} for r in asked.rows for m in asked.mode]
             )
         )
-    of_script = {"rates": of_rates, "hot_path": of_hot_path}
+    of_script = {
+        "rates": of_rates,
+        "hot_path": of_hot_path,
+        "larger_than_memory": of_larger_than_memory,
+    }
     if name in of_script:
         return of_script[name](words)
     assert name == "optimizers"

@@ -296,6 +296,67 @@ def test_the_state_of_an_optimizer_leaves_until_it_is_shown() -> None:
     in_a_process_of_its_own(_check_state_of_an_optimizer)
 
 
+def _check_larger_than_its_budget(known: bool) -> None:
+    """Parameters and gradients alone take more than the budget, with AdamW's state twice as much.
+
+    Calls without a plan leave in the store what does not fit, and so does a plan.
+    """
+    torch.set_num_threads(1)
+
+    def build() -> tuple[Callable[[torch.Tensor], float], nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        net = nn.Sequential(*[m for _ in range(16) for m in (nn.Linear(512, 512), nn.Tanh())])
+        optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+
+        def step(x: torch.Tensor) -> float:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return step, net, optimizer
+
+    def batches() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(3)
+        rows = [64] * 6 if known else [64, 80, 96, 72]
+        return [torch.randn(n, 512, generator=generator) for n in rows]
+
+    def state(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        found = {name: p.detach() for name, p in net.named_parameters()}
+        for name, p in net.named_parameters():
+            assert p.grad is not None
+            found |= {f"{name} gradient": p.grad}
+            found |= {f"{name} {key}": value for key, value in optimizer.state[p].items()}
+        return found
+
+    plain, *wanted = build()
+    losses = [plain(x) for x in batches()]
+    with Peaks() as peaks, warnings.catch_warnings():
+        warnings.simplefilter("error", poet.BudgetWarning)
+        xs = batches()
+        own, *ours = build()
+        of_parameters = sum(p.nbytes for p in ours[0].parameters())
+        budget = resident_bytes() + int(0.7 * of_parameters)
+        step = poet.wrap(own, ram_budget=budget, background=False, cache_dir=None, time_limit_s=5)
+        got = []
+        for x in xs:
+            peaks.mark()
+            got.append(step(x))
+    assert got == losses
+    assert differences(state(*wanted), state(*ours)) == []
+    assert max(peaks.bytes) <= budget, [p - budget for p in peaks.bytes]
+    stats = step.stats
+    assert stats.steps_over_budget == stats.departures == 0
+    assert stats.followed_steps == (3 if known else 0), stats.message
+    assert stats.moved_between_steps > 0 or not known
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["without a plan", "planned"])
+def test_a_training_whose_state_is_larger_than_its_budget(known: bool) -> None:
+    in_a_process_of_its_own(_check_larger_than_its_budget, known)
+
+
 def test_a_call_that_raises_tells_what_it_went_above_its_budget_by() -> None:
     (own, _), x = _net()
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "planner/random_graph.h"
@@ -12,8 +13,9 @@
 namespace poet::planner {
 namespace {
 
-DeviceProfile deviceWithStore() {
+DeviceProfile deviceWithStore(bool direct_kernels = true) {
   DeviceProfile device;
+  device.direct_kernels = direct_kernels;
   device.name = "test";
   device.store_read_rate = 2;
   device.store_write_rate = 3;
@@ -47,6 +49,38 @@ TEST(Away, OnlyWhatTheStepGetsAndKeepsLargestFirst) {
     EXPECT_TRUE(mayBeAway(graph, deviceWithStore(), options).empty());
   }
   EXPECT_GT(some, 0);
+}
+
+TEST(Away, InALiveProgramParametersComeAfterOptimizerStateAndInputsStay) {
+  int mixed = 0;
+  for (int i = 0; i < testing::propertyCases(50); ++i) {
+    SCOPED_TRACE(i);
+    const Graph random = testing::randomGraph(92000 + static_cast<uint64_t>(i));
+    const std::vector<ValueKind> kinds = {ValueKind::kParameter, ValueKind::kOptimizerState,
+                                          ValueKind::kInput, ValueKind::kBuffer};
+    std::vector<Value> values = random.values();
+    for (size_t v = 0; v < values.size(); ++v) {
+      if (values[v].producer == kNoOp) values[v].kind = kinds[v % kinds.size()];
+    }
+    const Graph graph(random.ops(), values, random.baseBytes());
+    SolveOptions options;
+    options.paging = options.away_between_steps = options.parameters_away = true;
+    const std::vector<ValueId> found = mayBeAway(graph, deviceWithStore(false), options);
+    const auto rank = [&](ValueId v) {
+      return std::pair(graph.value(v).kind == ValueKind::kParameter, -graph.value(v).bytes);
+    };
+    EXPECT_TRUE(std::is_sorted(found.begin(), found.end(),
+                               [&](ValueId a, ValueId b) { return rank(a) < rank(b); }));
+    for (const ValueId v : found) {
+      EXPECT_TRUE(graph.value(v).kind == ValueKind::kParameter ||
+                  graph.value(v).kind == ValueKind::kOptimizerState);
+    }
+    mixed += !found.empty() && graph.value(found.front()).kind != graph.value(found.back()).kind;
+    options.parameters_away = false;
+    for (const ValueId v : mayBeAway(graph, deviceWithStore(false), options))
+      EXPECT_EQ(graph.value(v).kind, ValueKind::kOptimizerState);
+  }
+  EXPECT_GT(mixed, 0);
 }
 
 TEST(Away, TheFewestThatFit) {
