@@ -308,3 +308,9 @@ def test_what_would_leave_calls_without_a_limit_is_refused(
     given: dict[str, Any] = {"ram_budget": "1GiB", "hard": True} | options
     with pytest.raises(poet.ArgumentError, match=re.escape(expected)):
         poet.wrap(_step, **given)
+
+
+def test_on_another_device_it_is_not_built_and_says_so() -> None:
+    step = poet.wrap(_step, ram_budget="1GiB", paging=False, cache_dir=None, hard=True)
+    with pytest.raises(NotImplementedError, match="hard=True: expected a step that trains on the"):
+        step._planner.use_accelerator("cuda:0")

@@ -440,21 +440,6 @@ def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
         poet.wrap(lambda: None, ram_budget="1GiB")()
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"hard": True},
-    ],
-)
-def test_an_option_that_is_not_built_yet_is_named(option: dict[str, Any]) -> None:
-    with pytest.raises(NotImplementedError, match=next(iter(option))) as caught:
-        poet.wrap(lambda: None, ram_budget="1GiB", **option)
-    assert isinstance(caught.value, poet.PoetError)
-    poet.wrap(
-        lambda: None, ram_budget="1GiB", paging=False, hard=False, recompute=True, method="poet"
-    )
-
-
 def test_it_keeps_the_steps_name_and_can_be_closed(budget: int) -> None:
     model = _Model()
     step = _wrapped(model, budget)
