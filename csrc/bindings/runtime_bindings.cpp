@@ -237,15 +237,15 @@ void bindRuntime(py::module_& m) {
                                     [](const py::object&) { return VariantSet::kMaxVariants; })
       .def(
           "end_step",
-          [](Session& session, bool failed) {
+          [](Session& session, bool failed, const std::string& error) {
             StepReport report;
             {
               const py::gil_scoped_release release;
-              report = session.endStep(failed);
+              report = session.endStep(failed, error);
             }
             return reportToDict(report);
           },
-          py::arg("failed"))
+          py::arg("failed"), py::arg("error") = "")
       .def("keep_named", &Session::keepNamed, py::arg("error"),
            py::call_guard<py::gil_scoped_release>())
       .def("enter_optimizer", &Session::enterOptimizer, py::call_guard<py::gil_scoped_release>())

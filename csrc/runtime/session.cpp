@@ -198,7 +198,7 @@ void Session::closeStep() {
   watchWhatIsAway();
 }
 
-StepReport Session::endStep(bool failed) {
+StepReport Session::endStep(bool failed, const std::string& error) {
   listening_.reset();
   is_ending_ = true;
   const c10::impl::ExcludeDispatchKeyGuard own_ops_are_not_heard(kListeningKey);
@@ -212,15 +212,15 @@ StepReport Session::endStep(bool failed) {
     if (failed) {
       counters_.failed_steps += !unrecorded_;
       report.mode = StepReport::Mode::kFailed;
-      noteMiss(failed, report);
+      noteMiss(failed, error, report);
       if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
-      endPolicy(failed, report);
+      endPolicy(failed, error, report);
       if (!may_put_away_) between_.restoreAll();  // it would end the next call too
     } else {
       if (mode_ == Mode::kFollow) finishFollowed();
-      endPolicy(failed, report);
+      endPolicy(failed, error, report);
       settle(report);
-      noteMiss(failed, report);
+      noteMiss(failed, error, report);
     }
   } catch (...) {
     limit_.reset();

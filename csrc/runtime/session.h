@@ -86,8 +86,9 @@ class POET_API Session final : public Listener,
   // batch's. False, and nothing has begun, where it is not known what is resident.
   bool beginUnrecorded(const std::vector<KnownStorage>& inputs);
   // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what
-  // a replay throws.
-  StepReport endStep(bool failed);
+  // a replay throws. `error`: of the exception; a BudgetError that the step caught before it is
+  // neither reported nor undone. Empty where it is not known.
+  StepReport endStep(bool failed, const std::string& error = {});
 
   // The error that is about to end the step, if it is that of a raw read, names a value: that stays
   // in memory in the calls to come. Whether it does.
@@ -186,7 +187,7 @@ class POET_API Session final : public Listener,
   bool checkBase();
   void growBase(int variant, int64_t bytes, bool keeps_budget);
   void limitHard();
-  void noteMiss(bool failed, StepReport& report);
+  void noteMiss(bool failed, const std::string& error, StepReport& report);
   void tellOfSwitchExcess(StepReport& report);
   void tellOfStayExcess(StepReport& report);
   void noteExcess(StepReport& report, int64_t bytes, std::string text);
@@ -200,7 +201,7 @@ class POET_API Session final : public Listener,
   void noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
               std::unique_lock<std::mutex>& lock);
-  void endPolicy(bool failed, StepReport& report);
+  void endPolicy(bool failed, const std::string& error, StepReport& report);
 
   // session_paging.cpp
   std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;

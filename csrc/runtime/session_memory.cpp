@@ -137,8 +137,9 @@ void Session::limitHard() {
   if (is_hard_ && counting_) limit_.emplace(*this);
 }
 
-void Session::noteMiss(bool failed, StepReport& report) {
-  report.budget_error = failed ? miss_ : miss_at_end_;
+void Session::noteMiss(bool failed, const std::string& error, StepReport& report) {
+  const bool by_miss = error.empty() || error.find(miss_) != std::string::npos;
+  report.budget_error = !failed ? miss_at_end_ : by_miss ? miss_ : std::string();
   if (report.budget_error.empty()) return;
   if (mode_ != Mode::kFollow) return;
   growBase(current_, missed_bytes_, false);

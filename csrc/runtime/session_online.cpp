@@ -182,7 +182,7 @@ void Session::makeRoom(int64_t bytes) {
   policy_.makeRoom(bytes);
 }
 
-void Session::endPolicy(bool failed, StepReport& report) {
+void Session::endPolicy(bool failed, const std::string& error, StepReport& report) {
   if (!policy_.isActive()) return;
   policy_.restoreAll(/*to_budget=*/!failed && may_put_away_);
   left_behind_ = policy_.leftBehind();
@@ -191,8 +191,9 @@ void Session::endPolicy(bool failed, StepReport& report) {
       return input._unsafe_get_target() == left._unsafe_get_target();
     });
   });
-  if (failed && !policy_.budgetError().empty()) {
-    report.budget_error = policy_.budgetError();
+  const std::string& refusal = policy_.budgetError();
+  if (failed && !refusal.empty() && (error.empty() || error.find(refusal) != std::string::npos)) {
+    report.budget_error = refusal;
     policy_.undo();
   }
   policy_.noteMost();

@@ -192,10 +192,10 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
     result = body_(inputs);
   } catch (const std::exception& error) {
     session_->keepNamed(error.what());
-    session_->endStep(/*failed=*/true);
+    session_->endStep(/*failed=*/true, detail::message("error: ", error.what()));
     throw;
   } catch (...) {
-    session_->endStep(/*failed=*/true);
+    session_->endStep(/*failed=*/true, "no std::exception");
     throw;
   }
   StepReport report = session_->endStep(/*failed=*/false);

@@ -324,14 +324,21 @@ def _tell_of_collectives(session: _C.Session) -> None:
 
 def _end_step(session: _C.Session, failed: bool) -> dict[str, Any]:
     try:
-        report = session.end_step(failed)
+        report = session.end_step(failed, _text_of(sys.exc_info()[1]))
     finally:
         end_watching(session)
-    text = report["budget_error"]
-    # The step may have caught it, and raised an error of its own since.
-    if text and (not failed or text in str(sys.exc_info()[1])):
-        raise BudgetError("ram_budget: " + text)
+    if report["budget_error"]:
+        raise BudgetError("ram_budget: " + report["budget_error"])
     return report
+
+
+def _text_of(error: BaseException | None) -> str:
+    """What it is and says: the step may have caught a BudgetError before this one."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # its own __str__ failed
+        return name
 
 
 def end_watching(session: _C.Session) -> None:

@@ -23,12 +23,12 @@ class Budget:
         train_generator = poet.wrap(generator_step, ram_budget=memory)
 
     The budget of each call counts all that the program has in tensors, the other steps' parameters,
-    gradients and optimizer states too; so what lies in memory is within it whichever of the steps
-    runs. Two of its calls never run at once: one on another thread waits for its turn (so no step
-    may wait for another one of its budget). Where their plain peaks do not fit beside one another,
-    what the other steps can page moves to secondary storage before a call, as by
-    `WrappedStep.pause`, and comes back when they or the program touch it. That needs paging, and is
-    done for steps whose calls run on one thread.
+    gradients and optimizer states too. Two of its calls never run at once: one on another thread
+    waits for its turn (so no step may wait for another one of its budget). Where their plain peaks
+    do not fit beside one another, what the other steps can page moves to secondary storage before a
+    call, as by `WrappedStep.pause`, and comes back when they or the program touch it. That needs
+    paging, and is done for steps whose calls run on one thread: what another thread's steps have in
+    memory stays, and so does what a step had there that was closed; plans are made again for it.
 
     Args:
         ram_budget: bytes, "512MiB" or "1.5GiB". A share of a peak is none that steps could share.

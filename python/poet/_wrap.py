@@ -128,8 +128,8 @@ def wrap(
             (refused without the policy, because it would change nothing). False: none does. A call
             that has run an optimizer's operator, or changed anything else that cannot be put back,
             always goes on.
-        hard: no allocation of the thread that runs the step exceeds the budget, in any call, with
-            or without a plan. What would ends the call with BudgetError, as memory that the machine
+        hard: no operator on the thread that runs the step exceeds the budget, in any call, with or
+            without a plan. What would ends the call with BudgetError, as memory that the machine
             does not have would: tensors are as the operators before it left them, and the next call
             works. `ram_budget` must be in bytes, which hold from the first call on. It costs some
             tenths of a microsecond for each allocation.

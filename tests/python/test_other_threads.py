@@ -279,6 +279,7 @@ def test_two_wrapped_steps_share_what_both_page(side_by_side: bool, tmp_path: Pa
     """A frozen trunk under two heads, in turn and on two threads at once."""
 
     def run(wraps: bool) -> list[list[float]]:
+        torch.set_num_threads(1)  # `budget_at` trains, too
         torch.manual_seed(0)
         trunk = _layers(6).requires_grad_(False)
         x = torch.randn(1024, _WIDTH)
