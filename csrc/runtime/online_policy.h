@@ -107,9 +107,9 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool isOn() const { return options_.budget_bytes > 0; }
   const OnlineOptions& options() const { return options_; }
   void setVerify(bool on) { verify_ = on; }
-  // Whether the process takes part in collectives (torch.distributed is initialized).
   // What had been put away from before the step is back.
   void notePageIn() { ++counters_.page_ins; }
+  // Whether the process takes part in collectives (torch.distributed is initialized).
   void setCollectives(bool on) { collectives_ = on; }
 
   // A step begins (or departs), of which `recorder` hears; `resident_bytes` are there, the blocks

@@ -131,8 +131,8 @@ def wrap(
         hard: no operator on the thread that runs the step exceeds the budget, in any call, with or
             without a plan. What would ends the call with BudgetError, as memory that the machine
             does not have would: tensors are as the operators before it left them, and the next call
-            works. `ram_budget` must be in bytes, which hold from the first call on. It costs some
-            tenths of a microsecond for each allocation.
+            works. `ram_budget` must be in bytes, which hold from the first call on. Each
+            allocation takes two locks and a table entry more.
         verbose: say on stderr what happens.
 
     Returns:
