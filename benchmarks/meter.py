@@ -153,6 +153,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         training = Training(
             options.architecture,
             checkpointed=options.form == "checkpoint",
+            compiled=options.activation_memory_budget if options.form == "compiled" else None,
             optimizer=None if options.no_optimizer else options.optimizer,
         )
         step: Any = training.step
@@ -314,7 +315,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--form", choices=["plain", "checkpoint", "poet"], default="plain")
+    forms = ["plain", "checkpoint", "compiled", "poet"]
+    parser.add_argument("--form", choices=forms, default="plain")
+    parser.add_argument(
+        "--activation-memory-budget", type=float, default=1.0, help="for --form compiled"
+    )
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=int, help="bytes; for --form poet")

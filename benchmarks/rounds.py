@@ -1,6 +1,10 @@
 """Times the forms of one step against each other, in alternating rounds, a process for each form.
 
     python benchmarks/rounds.py --forms plain checkpoint poet --budget 173276792 --no-optimizer
+    python benchmarks/rounds.py --forms plain compiled@1 compiled@0.5 poet@90000000 --no-optimizer
+
+poet@BYTES has a budget of its own; compiled@SHARE is torch.compile with that
+activation_memory_budget.
 
 Machines drift, so every round runs each form once, in an order that rotates, and what counts is
 the median over the rounds of a form's time divided by plain's in the same round. One process runs
@@ -79,6 +83,20 @@ def extra_quartiles(own: list[float], plain: list[float]) -> list[float]:
     return [100 * (ratio - 1) for ratio in quartiles]
 
 
+def form_of(name: str) -> tuple[str, float | None]:
+    """A form's kind, and the figure behind its @.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    kind, at, figure = name.partition("@")
+    if kind not in ("plain", "checkpoint", "compiled", "poet") or bool(at) < (kind == "compiled"):
+        raise ValueError(f"no form {name!r}: plain, checkpoint, poet, poet@BYTES, compiled@SHARE")
+    if at and kind not in ("compiled", "poet"):
+        raise ValueError(f"form {name!r}: {kind} takes no figure")
+    return kind, float(figure) if at else None
+
+
 # ---- a form's own process --------------------------------------------------------------------
 
 
@@ -88,17 +106,18 @@ def serve(form: str, options: argparse.Namespace) -> None:
     os.dup2(2, 1)  # whatever a library prints
     torch.set_num_threads(options.threads)
     batch = next(batches(options.architecture))
+    kind, figure = form_of(form)
+    budget = options.budget if figure is None else int(figure)
     training = Training(
         options.architecture,
-        checkpointed=form == "checkpoint",
+        checkpointed=kind == "checkpoint",
+        compiled=figure if kind == "compiled" else None,
         optimizer=None if options.no_optimizer else options.optimizer,
     )
     paging: dict[str, Any] = {"paging": options.paging == "on", "page_dir": options.page_dir}
     wrapped = None
-    if form == "poet":
-        wrapped = training.wrapped(
-            options.budget, options.time_limit, minimize=options.minimize, **paging
-        )
+    if kind == "poet":
+        wrapped = training.wrapped(budget, options.time_limit, minimize=options.minimize, **paging)
     step: Callable[..., Any] = wrapped or training.step
     for _ in range(_WARM_CALLS):
         step(*batch)
@@ -110,7 +129,7 @@ def serve(form: str, options: argparse.Namespace) -> None:
         print(json.dumps(timed(lambda: step(*batch))), file=answers, flush=True)
     record: dict[str, Any] = {}
     if wrapped:
-        record["poet"] = poet_record(wrapped, options.budget, **paging)
+        record["poet"] = poet_record(wrapped, budget, **paging)
         record["followed_rounds"] = wrapped.stats.followed_steps - before
     print(json.dumps(record), file=answers, flush=True)
 
@@ -170,8 +189,12 @@ def run(options: argparse.Namespace, words: list[str]) -> dict[str, Any]:
         for form in options.forms:  # one after the other: planning takes both processors
             processes[form] = FormProcess(form, words)
         timings = take_turns({form: p.step for form, p in processes.items()}, options.rounds)
-        for process in processes.values():
-            record |= process.end()
+        for form, process in processes.items():
+            said = process.end()
+            if form == "poet":
+                record |= said
+            elif said:
+                record.setdefault("at_budgets", {})[form] = said
     finally:
         for process in processes.values():
             process.kill()
@@ -191,17 +214,21 @@ def run(options: argparse.Namespace, words: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    forms = ["plain", "checkpoint", "poet"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--forms", nargs="+", choices=forms, default=["plain", "poet"])
+    parser.add_argument("--forms", nargs="+", default=["plain", "poet"])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=int, help="bytes; for poet")
-    parser.add_argument("--serve", choices=forms, help=argparse.SUPPRESS)  # a form's own process
+    parser.add_argument("--serve", help=argparse.SUPPRESS)  # a form's own process
     add_step_options(parser)
     options = parser.parse_args()
+    try:
+        for form in options.forms:
+            form_of(form)
+    except ValueError as error:
+        parser.error(f"--forms: {error}")
     if "plain" not in options.forms:
         parser.error("--forms needs plain: the others are compared with it")
     if "poet" in options.forms and options.budget is None:

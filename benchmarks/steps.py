@@ -189,6 +189,9 @@ class Training:
     """A model with its optimizer, and the step that trains them.
 
     Two of the same architecture and seed begin with the same bits, checkpointed or not.
+
+    `compiled`: model and loss go through torch.compile with this activation_memory_budget, the
+    share of the activations that its partitioner may keep for the backward pass.
     """
 
     def __init__(
@@ -196,6 +199,7 @@ class Training:
         architecture: str | Architecture,
         *,
         checkpointed: bool = False,
+        compiled: float | None = None,
         optimizer: str | None = "adamw",
         learning_rate: float | None = None,
         seed: int = 0,
@@ -206,6 +210,9 @@ class Training:
         self._loss = parts.loss
         if checkpointed:
             parts.checkpoint(self.model)
+        if compiled is not None:
+            torch._functorch.config.activation_memory_budget = compiled
+            self._loss = torch.compile(parts.loss)
         self.optimizer_name = optimizer
         self.optimizer: torch.optim.Optimizer | None = None
         if optimizer is not None:

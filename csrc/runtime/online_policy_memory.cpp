@@ -288,9 +288,16 @@ int64_t OnlinePolicy::certainNeed(int64_t bytes) const {
 // ------------------------------------------------------------------------------------------------
 // back
 
+// A value that another thread asks for, and what it needs, must not die on the step's own thread
+// meanwhile: it would be wanted no more, and what it is made from would be dropped on the way.
 void OnlinePolicy::materialize(ValueId v) {
   Entry& entry = at(v);
   if (!entry.bound || entry.resident) return;
+  const StorageHold lives = entry.alive ? entry.ref.lock() : StorageHold();
+  if (entry.alive && !lives) {
+    died(v);
+    if (entry.wanted == 0) return;
+  }
   if (hasCopy(v) && load(v)) return;
   POET_INTERNAL_ASSERT(entry.recipe >= 0, "value ", v.index, " is needed before op ",
                        running_.index, " and is gone for good");
@@ -528,7 +535,7 @@ void OnlinePolicy::beforeWrite(ValueId x) {
   }
   at(x).being_written = true;  // nothing may be evicted that this version would be needed for
   for (const ValueId v : todo) {
-    materialize(v);
+    if (at(v).alive || at(v).wanted > 0) materialize(v);
     lock(v);
   }
   if (hasCopy(x)) pager_.drop(x);

@@ -67,12 +67,14 @@ bool Session::checkBase() {
   const bool holds =
       !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
   if (holds && since <= schedule.peak_bytes / kLeastShareTold) return true;
-  growBase(current_, since, holds);
-  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
-  return holds;
+  grown_.push_back(growBase(current_, since, holds));
+  if (holds) return true;
+  base_excess_ = schedule.peak_bytes + more - *schedule.ram_budget_bytes;
+  variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+  return false;
 }
 
-void Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
+GrownPlan Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
   std::shared_ptr<const Recording>& recording = variants_.find(variant)->recording;
   const Graph& graph = *recording->graph;
   auto grown = std::make_shared<Recording>(*recording);
@@ -80,7 +82,7 @@ void Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
   grown->graph = std::make_shared<const Graph>(graph.ops(), graph.values(),
                                                graph.baseBytes() + bytes, graph.signature());
   recording = std::move(grown);
-  grown_.push_back({variant, bytes, keeps_budget});
+  return {variant, bytes, keeps_budget};
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -142,9 +144,7 @@ void Session::noteMiss(bool failed, const std::string& error, StepReport& report
   report.budget_error = !failed ? miss_at_end_ : by_miss ? miss_ : std::string();
   if (report.budget_error.empty()) return;
   if (mode_ != Mode::kFollow) return;
-  growBase(current_, missed_bytes_, false);
-  to_replan_.push_back(grown_.back());
-  grown_.pop_back();
+  to_replan_.push_back(growBase(current_, missed_bytes_, false));
   variants_.setUnplannable(current_);
 }
 
@@ -171,6 +171,13 @@ void Session::tellOfSwitchExcess(StepReport& report) {
                : std::string();
   noteExcess(report, plan.excessBytes() + more,
              "having begun under the plan of another stream of operators" + where);
+}
+
+// What is new beside the step is planned for from the next call on: counted, and no cause to warn.
+void Session::countBaseExcess(const StepReport& report) {
+  if (base_excess_ == 0) return;
+  counters_.steps_over_budget += report.over_bytes == 0;
+  counters_.most_over_bytes = std::max(counters_.most_over_bytes, base_excess_);
 }
 
 // Memory that stayed although the plan releases it.

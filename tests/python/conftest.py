@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 from ci_budget import against_budget
 
-from poet import _profile, _store
+from poet import _C, _profile, _store
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,21 @@ def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where a test before it has measured the disk, a solve would page of its own accord.
     monkeypatch.setattr(_store, "_measured", {})
     monkeypatch.setattr(_profile, "_known", {})
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small operators on small machines: threads would take longer, and two runs need the same."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def one_thread_and_tapped(one_thread: None) -> None:
+    """Likewise, for the self-checking mode, which must see every block that may be released."""
+    _C.tap_for_good()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,7 @@ UNPLANNED: dict[str, str] = {}
 _UNSEEN = {"nested_tensors", "saved_in_the_middle"}
 
 
-pytestmark = pytest.mark.usefixtures("old_objects_aside")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    _C.tap_for_good()  # the self-checking mode must see every block that may be released
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("old_objects_aside", "one_thread_and_tapped")
 
 
 def _build(kind: str) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from poet import _C
 from poet._live import run_step
 from poet._store import page_folder
 
-pytestmark = pytest.mark.usefixtures("old_objects_aside")
+pytestmark = pytest.mark.usefixtures("old_objects_aside", "one_thread_and_tapped")
 
 _ERRORS: tuple[type[BaseException], ...] = (
     RuntimeError,
@@ -49,15 +49,6 @@ class _Mode(TorchDispatchMode):
         except Exception:
             self.failed_at = self.begun - 1  # what closes a scope comes after it
             raise
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    _C.tap_for_good()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class _Run:

@@ -6,7 +6,7 @@ import gc
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,15 +19,9 @@ from zoo import differences, slack_budget
 
 import poet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 _SMALL = 32 * 1024  # bytes of a block that does not come from the arena, whose growth poet watches
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _net(*, adam: bool = False) -> tuple[Callable[..., float], nn.Module, torch.Tensor]:

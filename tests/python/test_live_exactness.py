@@ -12,16 +12,10 @@ from zoo import KINDS, build, differences, plain
 from poet import _C
 from poet._live import run_step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 _CALLS = {"accumulation": 18}
 _DEVICE = _C.DeviceProfile.by_name("host")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _train_randomly(

@@ -146,12 +146,7 @@ def _budget(kind: str, method: str, page_dir: Path) -> int:
     return schedule.least_ram_budget - graph.base_bytes
 
 
-@pytest.fixture
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("method", QUICK)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_trains_to_the_same_bits(kind: str, method: str, page_dir: Path) -> None:
@@ -204,7 +199,7 @@ def _small_training() -> tuple[Callable[..., torch.Tensor], Callable[[], list[to
     return train_step, left
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("method", DENSE)
 def test_every_dense_program_trains_to_the_same_bits(method: str, page_dir: Path) -> None:
     batches = [torch.randn(512, 32) for _ in range(CALLS)]

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,11 @@ from poet import _C
 from poet._live import run_step
 from poet._store import page_folder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 _HERE = Path(__file__).parent
 _ROWS = 512
 _HOST = _C.DeviceProfile.by_name("host")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @functools.cache

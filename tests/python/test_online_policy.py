@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import compatibility_zoo
@@ -21,16 +21,10 @@ from poet import _C
 from poet._live import run_step
 from poet._store import page_folder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 _KINDS = zoo.KINDS | compatibility_zoo.KINDS
 _DEVICE = _C.DeviceProfile.by_name("host")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _build(kind: str) -> Case:

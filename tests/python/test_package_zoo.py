@@ -7,7 +7,7 @@ above the least budget that has a plan where that is more.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,11 @@ from zoo import Case, differences, slack_budget
 
 import poet
 
-pytestmark = pytest.mark.usefixtures("old_objects_aside")
+pytestmark = pytest.mark.usefixtures("old_objects_aside", "one_thread")
 
 _CALLS = 8
 _SHARE = 0.5
 _SECONDS = (2.0, 60.0)  # for a plan; the second where a busy machine found none in the first
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _build(name: str) -> Case:

@@ -7,7 +7,7 @@ import gc
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,7 @@ import poet
 from poet import _C
 from poet._live import close_session, run_step
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    _C.tap_for_good()  # the self-checking mode must see every block that may be released
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread_and_tapped")
 
 
 class _Trained:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,15 +16,9 @@ from zoo import differences
 
 import poet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WIDTH = 512
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _training(seed: int) -> tuple[Callable[[torch.Tensor], float], nn.Module]:

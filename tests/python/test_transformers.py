@@ -13,18 +13,12 @@ import poet
 from _optimizers import make
 from poet._store import page_folder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 _TRACED = 3
 _PLANNED = 4
 _ROWS = 16
 _TIME_LIMIT_S = 3
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def _case(model: str, optimizer: str) -> Case:

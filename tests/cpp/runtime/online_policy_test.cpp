@@ -4,8 +4,10 @@
 #include <ATen/ThreadLocalState.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include <thread>
+#include <utility>
 
 #include "support/plan_builder.h"
 #include "support/temporary_folder.h"
@@ -205,6 +207,46 @@ TEST_F(OnlinePolicyTest, AnotherThreadsReadBringsAValueBack) {
   squeeze(live.session());
   live.run();
   EXPECT_TRUE(sameBits(read, x_.mul(w_)));
+}
+
+// What the next run of its kernel lets go of, as the step's own thread may while another one waits.
+at::Tensor*& letsGoOf() {
+  static at::Tensor* tensor = nullptr;
+  return tensor;
+}
+
+at::Tensor doubled(const at::Tensor& x) {
+  if (at::Tensor* tensor = std::exchange(letsGoOf(), nullptr)) tensor->reset();
+  return x.add(x);
+}
+
+TEST_F(OnlinePolicyTest, WhatDiesWhileItComesBackForAnotherThreadIsNotMissed) {
+  torch::Library library(torch::Library::FRAGMENT, "aten", std::nullopt, __FILE__, __LINE__);
+  library.def("poet_test_doubled(Tensor x) -> Tensor");
+  library.impl("poet_test_doubled", c10::DispatchKey::CPU, TORCH_FN(doubled));
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("aten::poet_test_doubled", "")
+                      .typed<at::Tensor(const at::Tensor&)>();
+  at::Tensor kept;
+  LiveStep live([&] {
+    at::Tensor a = op.call(w_);
+    at::Tensor b = a.tanh();
+    kept = a.sin();
+    a.reset();
+    x_.neg();
+    EXPECT_TRUE(isAway(b) && isAway(kept));
+    letsGoOf() = &b;
+    std::thread([&, state = at::ThreadLocalState()] {
+      const at::ThreadLocalStateGuard same(state);
+      w_.detach().add_(1);  // what was made of it comes back first
+    }).join();
+    EXPECT_FALSE(b.defined()) << "nothing was computed again";
+    EXPECT_FALSE(isAway(kept));
+  });
+  squeeze(live.session());
+  const at::Tensor wanted = w_.add(w_).sin();
+  live.run();
+  EXPECT_TRUE(sameBits(kept, wanted));
 }
 
 TEST_F(OnlinePolicyTest, PagingMovesWhatCannotBeComputedAgain) {
