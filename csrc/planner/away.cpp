@@ -27,9 +27,11 @@ std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
       found.emplace_back(i);
   }
   // What a live program may look at between two steps, and each step needs more than once, last.
+  // Elsewhere first what is only read: it is good in the store for ever, and costs one transfer.
   const auto rank = [&](ValueId v) {
     const bool is_state = graph.value(v).kind == ValueKind::kOptimizerState;
-    return std::pair(profile.direct_kernels || is_state ? 0 : 1, -graph.value(v).bytes);
+    const bool first = profile.direct_kernels ? graph.writersOf(v).empty() : is_state;
+    return std::pair(first ? 0 : 1, -graph.value(v).bytes);
   };
   std::stable_sort(found.begin(), found.end(),
                    [&](ValueId a, ValueId b) { return rank(a) < rank(b); });

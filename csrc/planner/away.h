@@ -9,8 +9,8 @@
 
 namespace poet::planner {
 
-// What may stay there, largest first; in a live program optimizer state before parameters. Nothing
-// where the options do not ask for it.
+// What may stay there, largest first; in a live program optimizer state before parameters,
+// elsewhere what no op writes before what is written. Nothing where the options do not ask for it.
 std::vector<ValueId> mayBeAway(const Graph& graph, const DeviceProfile& profile,
                                const SolveOptions& options);
 

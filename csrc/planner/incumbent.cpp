@@ -15,26 +15,39 @@ constexpr double kSecondsPerOp = 2e-6;  // of work, to simulate a plan
 
 }  // namespace
 
+std::optional<Schedule> asGiven(const Graph& graph, const DeviceProfile& profile,
+                                const SolveOptions& options, const Schedule& start) {
+  if (!start.hasPlan()) return std::nullopt;
+  Schedule own = emptySchedule(graph, options);
+  own.status = Status::kFeasible;
+  own.before = start.before;
+  own.after = start.after;
+  own.recipes = start.recipes;
+  own.away_between_steps = start.away_between_steps;
+  try {
+    finalize(graph, profile, own);
+  } catch (const ScheduleError&) {
+    return std::nullopt;  // no schedule of this graph
+  }
+  own.believed_peak_bytes = own.peak_bytes;
+  own.believed_seconds = own.makespan_seconds;
+  return own;
+}
+
+bool keepsBudgets(const Schedule& schedule, const SolveOptions& options) {
+  if (schedule.peak_bytes > options.ram_budget_bytes) return false;
+  return !options.runtime_budget_seconds ||
+         schedule.makespan_seconds <= *options.runtime_budget_seconds * (1 + kSecondsTolerance);
+}
+
 bool Incumbent::offer(const ReplayPlan& plan, PlanSource source) {
   return take(simulated(plan), plan, source);
 }
 
 bool Incumbent::offerGiven(const Schedule& schedule, const ReplayPlan& plan) {
   noteGiven(schedule.method);
-  Schedule own = emptySchedule(graph_, options_);
-  own.status = Status::kFeasible;
-  own.before = schedule.before;
-  own.after = schedule.after;
-  own.recipes = schedule.recipes;
-  own.away_between_steps = schedule.away_between_steps;
-  try {
-    finalize(graph_, profile_, own);
-  } catch (const ScheduleError&) {
-    return false;  // no schedule of this graph
-  }
-  own.believed_peak_bytes = own.peak_bytes;
-  own.believed_seconds = own.makespan_seconds;
-  return take(std::move(own), plan, PlanSource::kGiven);
+  std::optional<Schedule> own = asGiven(graph_, profile_, options_, schedule);
+  return own && take(std::move(*own), plan, PlanSource::kGiven);
 }
 
 void Incumbent::noteGiven(const std::string& method) {
@@ -42,11 +55,7 @@ void Incumbent::noteGiven(const std::string& method) {
 }
 
 bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan, PlanSource source) {
-  if (schedule.peak_bytes > options_.ram_budget_bytes) return false;
-  if (options_.runtime_budget_seconds &&
-      schedule.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
-    return false;
-  }
+  if (!keepsBudgets(schedule, options_)) return false;
   if (best_ && schedule.objectiveValue() >= best_->objectiveValue()) return false;
   best_ = std::move(schedule);
   best_plan_ = plan;
@@ -103,9 +112,17 @@ void Incumbent::setBound(double bound, const std::string& scope) {
   setBoundValue(bound, scope);
 }
 
+void Incumbent::setPlainBound(double seconds) {
+  if (options_.minimize == Objective::kEnergy)
+    seconds = profile_.joules({.busy_seconds = seconds, .makespan_seconds = seconds});
+  all_bound_ = std::max(all_bound_.value_or(seconds), seconds);
+  tellProgress();
+}
+
 void Incumbent::setBoundValue(double bound, const std::string& scope) {
   if (scope == "all") {
-    all_bound_ = std::max(all_bound_.value_or(bound), bound);
+    std::optional<double>& known = one_class_of_several_ ? class_bound_ : all_bound_;
+    known = std::max(known.value_or(bound), bound);
   } else {
     // Over those that were tried last: more of them have less of a bound.
     candidates_bound_ = bound;
@@ -122,8 +139,7 @@ void Incumbent::dropRefutedBound() {
 }
 
 std::optional<double> Incumbent::greatestBound() const {
-  if (!all_bound_ || !candidates_bound_) return all_bound_ ? all_bound_ : candidates_bound_;
-  return std::max(*all_bound_, *candidates_bound_);
+  return std::max({all_bound_, class_bound_, candidates_bound_});  // none is less than any
 }
 
 void Incumbent::tellProgress() {
@@ -146,9 +162,10 @@ double Incumbent::gap() const {
 }
 
 bool Incumbent::isOptimal() const {
-  if (!best_ || !all_bound_) return false;
+  const std::optional<double> bound = std::max(all_bound_, class_bound_);
+  if (!best_ || !bound) return false;
   const double value = best_->objectiveValue();
-  return value - *all_bound_ <= kOptimalGap * value;
+  return value - *bound <= kOptimalGap * value;
 }
 
 Schedule Incumbent::finished() {
@@ -164,14 +181,15 @@ void Incumbent::describe(Schedule& schedule) const {
   };
   schedule.status = Status::kFeasible;
   if (all_bound_) schedule.bound_all = std::min(*all_bound_, value);
-  const bool candidates = candidates_bound_ && (!all_bound_ || *candidates_bound_ > *all_bound_);
+  const std::optional<double> of_some = std::max(candidates_bound_, class_bound_);
+  const bool candidates = of_some && (!all_bound_ || *of_some > *all_bound_);
   if (all_bound_ && value - *all_bound_ <= kOptimalGap * value) {
     schedule.status = Status::kOptimal;
     schedule.bound = std::min(*all_bound_, value);
     schedule.gap = 0.0;
     schedule.bound_scope = "all";
-  } else if (all_bound_ || candidates_bound_) {
-    schedule.bound = std::min(candidates ? *candidates_bound_ : *all_bound_, value);
+  } else if (all_bound_ || of_some) {
+    schedule.bound = std::min(candidates ? *of_some : *all_bound_, value);
     schedule.gap = gapTo(*schedule.bound);
     schedule.bound_scope = candidates ? "candidates" : "all";
   }

@@ -19,17 +19,29 @@ inline constexpr double kSecondsTolerance = 1e-9;  // relative
 // A plan is optimal when it lies this close to a bound that holds for every schedule.
 inline constexpr double kOptimalGap = 1e-6;  // relative
 
+// A schedule that was given to start from, as it stands: with the figures of this graph and device.
+// None where it is no schedule of this graph.
+std::optional<Schedule> asGiven(const Graph& graph, const DeviceProfile& profile,
+                                const SolveOptions& options, const Schedule& start);
+
+// Whether it keeps memory budget and deadline.
+bool keepsBudgets(const Schedule& schedule, const SolveOptions& options);
+
 class Incumbent {
  public:
+  // `one_class_of_several`: what is said to bound all schedules holds for those alone that the
+  // problem models (one choice of what is away between steps, say), unless no plan could cost less
+  // than plain training.
   Incumbent(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
             const Refinement& refinement, const IncumbentCallback& callback,
-            const ProgressCallback& on_progress)
+            const ProgressCallback& on_progress, bool one_class_of_several = false)
       : graph_(graph),
         profile_(profile),
         options_(options),
         refinement_(refinement),
         callback_(callback),
         on_progress_(on_progress),
+        one_class_of_several_(one_class_of_several),
         facts_(graph),
         timing_(facts_, profile) {}
 
@@ -52,7 +64,7 @@ class Incumbent {
 
   // (value - bound) / value with the bounds known by now; 1 without a plan or a bound.
   double gap() const;
-  // Whether the best plan attains a bound over every schedule.
+  // Whether the best plan attains a bound over every schedule that the problem models.
   bool isOptimal() const;
 
   // A lower bound, in seconds of a busy device (bytes for the least peak); "all" beats "candidates"
@@ -60,6 +72,8 @@ class Incumbent {
   void setBound(double bound, const std::string& scope);
   // Likewise, in the objective's unit.
   void setBoundValue(double bound, const std::string& scope);
+  // Likewise, one that holds whatever class a schedule is of.
+  void setPlainBound(double seconds);
 
   // The best plan with its bound: optimal where it attains a bound over all schedules.
   Schedule finished();
@@ -83,6 +97,7 @@ class Incumbent {
   const Refinement& refinement_;
   const IncumbentCallback& callback_;
   const ProgressCallback& on_progress_;
+  const bool one_class_of_several_;
   const GraphFacts facts_;
   const TransferTiming timing_;
   std::optional<Schedule> best_;
@@ -90,6 +105,7 @@ class Incumbent {
   PlanSource best_source_ = PlanSource::kPlain;
   std::vector<std::string> given_;  // methods of the schedules to start from, each once
   std::optional<double> all_bound_, candidates_bound_;
+  std::optional<double> class_bound_;  // of all schedules of the one class
   SearchPoint told_;
 };
 

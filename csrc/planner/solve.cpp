@@ -30,6 +30,9 @@ namespace {
 constexpr double kShareWithoutPlan = 0.4;
 // Likewise; then more optimizer state stays in the store between steps.
 constexpr double kShareBeforeMoreIsAway = 0.3;
+// Likewise, where what is away is a choice; then there are searches with more of it away, each with
+// a share of what is left.
+constexpr double kShareOfLeastAway = 0.6, kShareOfAnotherAway = 0.5;
 // Likewise; then a bound over every schedule is looked for: a proof where the step is small enough.
 constexpr double kShareBeforeProof = 0.2, kShareBeforeBound = 0.65;
 // Of short steps, whose whole program branch and cut can search: at most. Once it is so close to
@@ -75,7 +78,8 @@ class SolveRun {
   SolveRun(const Coarsening& coarsening, const RecipeTable& fine_table,
            const DeviceProfile& profile, const SolveOptions& options,
            const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress,
-           const std::vector<ValueId>& away, double time_limit_seconds, bool more_may_be_away)
+           const std::vector<ValueId>& away, double time_limit_seconds, bool more_may_be_away,
+           bool one_class_of_several)
       : graph_(coarsening.fine()),
         profile_(profile),
         options_(options),
@@ -91,7 +95,8 @@ class SolveRun {
         problem_(coarsening_.graph(), table_, profile, problem_options_),
         refinement_(problem_, coarsening_, fine_table, problem_options_),
         blocking_(profile.dma_channels == 0 || !problem_.pages()),
-        best_(graph_, profile, options, refinement_, on_incumbent, on_progress) {}
+        best_(graph_, profile, options, refinement_, on_incumbent, on_progress,
+              one_class_of_several) {}
 
   Schedule run() {
     Schedule schedule = plan();
@@ -105,17 +110,21 @@ class SolveRun {
         plain_.makespan_seconds > *options_.runtime_budget_seconds * (1 + kSecondsTolerance)) {
       return tooSlow();
     }
-    if (!blocking_ && options_.minimize != Objective::kMemory)
-      best_.setBound(plain_.makespan_seconds, "all");
+    if (options_.minimize != Objective::kMemory) best_.setPlainBound(plain_.makespan_seconds);
     if (plain_.peak_bytes <= options_.ram_budget_bytes && problem_.away.empty()) {
       best_.offer(problem_.leastPlan(), PlanSource::kPlain);
-      if (options_.minimize != Objective::kMemory)
-        return best_.finished(plain_.makespan_seconds, "all");
+      if (options_.minimize != Objective::kMemory) return finishedAbovePlain();
     }
     offerStarts();
     const size_t most = problem_.pages() ? kMostExactCandidatesWithPages : kMostExactCandidates;
     const bool small = problem_.exact && countCandidates(allCandidates(problem_, 1)) <= most;
     return small ? solveSmall() : solveLarge();
+  }
+
+  // No plan costs less than plain training.
+  Schedule finishedAbovePlain() {
+    best_.setPlainBound(plain_.makespan_seconds);
+    return best_.finished();
   }
 
   void offerStarts() {
@@ -150,7 +159,7 @@ class SolveRun {
         return best_.isOptimal() ? best_.finished() : solveLarge();
       }
       // A start that the program does not model.
-      if (best_.any()) return best_.finished(plain_.makespan_seconds, "all");
+      if (best_.any()) return finishedAbovePlain();
       refuted = true;
     }
     ExactOptions about = aboutLeastPeak();
@@ -198,8 +207,7 @@ class SolveRun {
   // No plan within the budget: infeasible where the least peak that any schedule needs lies above
   // it.
   Schedule withoutPlan(const ExactPeak& peak) {
-    if (peak.plan && best_.offer(*peak.plan, PlanSource::kExact))
-      return best_.finished(plain_.makespan_seconds, "all");
+    if (peak.plan && best_.offer(*peak.plan, PlanSource::kExact)) return finishedAbovePlain();
     Schedule schedule = emptySchedule(graph_, options_);
     if ((peak.infeasible && blocking_) || peak.bound_bytes > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
@@ -269,7 +277,7 @@ class SolveRun {
         if (was_provable && !best_.isOptimal()) proveOverAll();
       }
     }
-    best_.setBound(plain_.makespan_seconds, "all");
+    best_.setPlainBound(plain_.makespan_seconds);
     return blocking_ ? best_.finished(plain_.makespan_seconds + outcome.bound_cost, "candidates")
                      : best_.finished();
   }
@@ -470,45 +478,127 @@ class SolveRun {
   bool boundable_ = false, provable_ = false;  // and not tried yet
 };
 
-// What stays in the store between steps costs two transfers in each of them, so it is as little as
-// will do: nothing, or the largest optimizer state whose absence lets the floor fit, or all of it.
-Schedule solveWithAway(const Graph& graph, const DeviceProfile& profile,
-                       const SolveOptions& options, const IncumbentCallback& on_incumbent,
-                       const ProgressCallback& on_progress) {
-  const Deadline deadline(options.time_limit_seconds);
-  std::vector<SearchPoint> history;
-  const ProgressCallback note = [&](SearchPoint point) {
-    point.seconds = deadline.elapsed();
-    history.push_back(point);
-    if (on_progress) on_progress(point);
-  };
-  const std::vector<ValueId> all = mayBeAway(graph, profile, options);
-  const RecipeTable table(graph);
-  const Coarsening coarsening(graph, table);
-  const auto floorWith = [&](size_t count) {
-    return Problem(graph, table, profile, problemOptions(0, options, firstOf(all, count)))
-        .floor_bytes;
-  };
-  // The least peak is that of every schedule, with whatever may be away.
-  size_t count = options.minimize == Objective::kMemory
-                     ? all.size()
-                     : fewestAway(all.size(), options.ram_budget_bytes, floorWith);
-  Schedule schedule;
-  for (;; count = moreAway(count, all.size())) {
-    const bool last = count == all.size();
-    schedule = SolveRun(coarsening, table, profile, options, on_incumbent, note,
-                        firstOf(all, count), deadline.left(), !last)
-                   .run();
-    if (last || schedule.hasPlan()) break;
-    if (deadline.over()) {  // with more of them away it might do
-      schedule.status = Status::kTimeLimit;
-      break;
+// What is away, and how the plans of several choices of it compare.
+class AwaySearch {
+ public:
+  AwaySearch(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+             const IncumbentCallback& on_incumbent, const ProgressCallback& on_progress)
+      : graph_(graph),
+        profile_(profile),
+        options_(options),
+        on_incumbent_(on_incumbent),
+        on_progress_(on_progress),
+        deadline_(options.time_limit_seconds),
+        may_be_away_(mayBeAway(graph, profile, options)),
+        table_(graph),
+        coarsening_(graph, table_) {}
+
+  Schedule run() {
+    Schedule schedule = withAsLittleAwayAsWillDo();
+    const size_t all = may_be_away_.size();
+    for (size_t more = count_ + 1; more <= all && mayGainByMoreAway(schedule);
+         more = more == all ? all + 1 : std::min(all, 2 * more)) {
+      const double share = more == all ? 1 : kShareOfAnotherAway;
+      Schedule other = solveWith(more, share * deadline_.left(), false);
+      if (isBetter(other, schedule)) schedule = std::move(other);
+    }
+    takeStarts(schedule);
+    schedule.solve_seconds = deadline_.elapsed();
+    schedule.history = std::move(history_);
+    return schedule;
+  }
+
+ private:
+  // What stays in the store between steps costs two transfers in each of them, so it is as little
+  // as will do: nothing, or the first that may be away whose absence lets the floor fit, or all.
+  Schedule withAsLittleAwayAsWillDo() {
+    const size_t all = may_be_away_.size();
+    const auto floorWith = [&](size_t count) {
+      return Problem(graph_, table_, profile_,
+                     problemOptions(0, options_, firstOf(may_be_away_, count)))
+          .floor_bytes;
+    };
+    // The least peak is that of every schedule, with whatever may be away.
+    count_ = options_.minimize == Objective::kMemory
+                 ? all
+                 : fewestAway(all, options_.ram_budget_bytes, floorWith);
+    for (;; count_ = moreAway(count_, all)) {
+      const bool last = count_ == all;
+      const double share = mayChoose() && !last ? kShareOfLeastAway : 1;
+      Schedule schedule = solveWith(count_, share * deadline_.left(), !last);
+      if (last || schedule.hasPlan()) return schedule;
+      if (deadline_.over()) {  // with more of them away it might do
+        schedule.status = Status::kTimeLimit;
+        return schedule;
+      }
     }
   }
-  schedule.solve_seconds = deadline.elapsed();
-  schedule.history = std::move(history);
-  return schedule;
-}
+
+  Schedule solveWith(size_t count, double seconds, bool more_may_be_away) {
+    // With all of it away every other choice's peak can be had, if there is time for transfers.
+    const bool all_do = options_.minimize == Objective::kMemory && !options_.runtime_budget_seconds;
+    const bool one_of_several = mayChoose() && !all_do;
+    const bool wakes = options_.paging && profile_.wake_joules > 0;
+    const ProgressCallback note = [&](SearchPoint point) {
+      point.seconds = deadline_.elapsed();
+      history_.push_back(point);
+      if (on_progress_) on_progress_(point);
+    };
+    Schedule found =
+        SolveRun(coarsening_, table_, profile_, options_, on_incumbent_, note,
+                 firstOf(may_be_away_, count), seconds, more_may_be_away, one_of_several || wakes)
+            .run();
+    // Transfers between steps take time: with less of them away the deadline might be kept.
+    if (one_of_several && count > 0 && options_.runtime_budget_seconds &&
+        found.status == Status::kInfeasible)
+      found.status = Status::kTimeLimit;
+    return found;
+  }
+
+  // Away a value that no op writes costs one transfer a step, and two where it leaves and returns
+  // within it; so more away than must be may cost less. A live program may look at them between its
+  // steps: there it is no choice.
+  bool mayChoose() const { return profile_.direct_kernels && !may_be_away_.empty(); }
+
+  bool mayGainByMoreAway(const Schedule& schedule) const {
+    if (!schedule.hasPlan() || options_.minimize == Objective::kMemory) return false;
+    return mayChoose() && schedule.status != Status::kOptimal && !deadline_.over();
+  }
+
+  static bool isBetter(const Schedule& one, const Schedule& other) {
+    if (!one.hasPlan()) return false;
+    return !other.hasPlan() || one.objectiveValue() < other.objectiveValue();
+  }
+
+  // A start may be what no problem here models, or have something else away: it is never lost.
+  void takeStarts(Schedule& schedule) const {
+    for (const Schedule& start : options_.starts) {
+      std::optional<Schedule> own = asGiven(graph_, profile_, options_, start);
+      if (!own || !keepsBudgets(*own, options_) || !isBetter(*own, schedule)) continue;
+      const double value = own->objectiveValue();
+      own->start = std::string(toString(PlanSource::kGiven)) + "; starts: " + start.method;
+      if (schedule.bound_all) own->bound_all = std::min(*schedule.bound_all, value);
+      if (own->bound_all) {
+        own->bound = own->bound_all;
+        own->bound_scope = "all";
+        own->gap = value > 0 ? (value - *own->bound) / value : 0.0;
+      }
+      schedule = std::move(*own);
+    }
+  }
+
+  const Graph& graph_;
+  const DeviceProfile& profile_;
+  const SolveOptions& options_;
+  const IncumbentCallback& on_incumbent_;
+  const ProgressCallback& on_progress_;
+  const Deadline deadline_;
+  const std::vector<ValueId> may_be_away_;
+  const RecipeTable table_;
+  const Coarsening coarsening_;
+  size_t count_ = 0;  // of those that are away
+  std::vector<SearchPoint> history_;
+};
 
 }  // namespace
 }  // namespace planner
@@ -520,7 +610,7 @@ Schedule solve(const Graph& graph, const DeviceProfile& profile, const SolveOpti
   planner::checkSolver(options.solver);
   std::optional<planner::WorkMeter> meter;
   if (options.deterministic) meter.emplace();
-  return planner::solveWithAway(graph, profile, options, on_incumbent, on_progress);
+  return planner::AwaySearch(graph, profile, options, on_incumbent, on_progress).run();
 }
 
 }  // namespace poet

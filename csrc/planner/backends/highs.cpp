@@ -159,7 +159,8 @@ MipResult branchAndCut(const HighsApi& api, const SparseModel& model, const MipO
   if (WorkMeter::current() != nullptr)
     highs.setCount("mip_max_nodes", work.nodesWithin(options.time_limit_seconds));
   const bool ran = highs.run(options.time_limit_seconds);
-  work.chargeNodes(static_cast<double>(highs.nodes()));
+  // Cuts, dives and restarts at the root take most iterations, and hardly a node.
+  work.chargeSearch(highs.count("simplex_iteration_count"));
   if (!ran) return result;
   result.status = highs.status();
   if (result.status == SolverStatus::kInfeasible) {

@@ -35,7 +35,6 @@ class SolverWork {
   void chargeSearch(double iterations) const {
     chargeWork(rootSeconds() + iterations * kSearchIteration * std::sqrt(size_));
   }
-  void chargeNodes(double nodes) const { chargeWork(rootSeconds() + nodes * secondsPerNode()); }
 
  private:
   // Measured over traced steps; what counts is that they are constants. The bases are so sparse

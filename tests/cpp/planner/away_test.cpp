@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "planner/random_graph.h"
+#include "schedule/simulator.h"
+#include "support/graph_builder.h"
+#include "support/plan_builder.h"
 #include "support/property_cases.h"
 
 namespace poet::planner {
@@ -22,7 +25,7 @@ DeviceProfile deviceWithStore(bool direct_kernels = true) {
   return device;
 }
 
-TEST(Away, OnlyWhatTheStepGetsAndKeepsLargestFirst) {
+TEST(Away, OnlyWhatTheStepGetsAndKeepsWhatIsOnlyReadFirst) {
   int some = 0;
   for (int i = 0; i < testing::propertyCases(50); ++i) {
     SCOPED_TRACE(i);
@@ -35,9 +38,11 @@ TEST(Away, OnlyWhatTheStepGetsAndKeepsLargestFirst) {
       EXPECT_TRUE(graph.value(v).evictable);
       EXPECT_EQ(graph.value(v).death, graph.endOfStep());
     }
-    EXPECT_TRUE(std::is_sorted(found.begin(), found.end(), [&](ValueId a, ValueId b) {
-      return graph.value(a).bytes > graph.value(b).bytes;
-    }));
+    const auto rank = [&](ValueId v) {
+      return std::pair(!graph.writersOf(v).empty(), -graph.value(v).bytes);
+    };
+    EXPECT_TRUE(std::is_sorted(found.begin(), found.end(),
+                               [&](ValueId a, ValueId b) { return rank(a) < rank(b); }));
     some += !found.empty();
     for (bool SolveOptions::*needed : {&SolveOptions::paging, &SolveOptions::away_between_steps}) {
       SolveOptions without = options;
@@ -112,6 +117,108 @@ TEST(Away, TheFirstOfThemAscend) {
   const std::vector<ValueId> values = {ValueId(5), ValueId(2), ValueId(9)};
   EXPECT_EQ(firstOf(values, 2), (std::vector<ValueId>{ValueId(2), ValueId(5)}));
   EXPECT_TRUE(firstOf(values, 0).empty());
+}
+
+// Two frozen weights that one op reads, beside something that an earlier op needs much memory for.
+struct FrozenWeights {
+  testing::GraphBuilder builder;
+  Graph graph = build();
+
+ private:
+  Graph build() {
+    testing::GraphBuilder& g = builder;
+    const ValueId x = g.input(10), first = g.parameter(100), second = g.parameter(100);
+    testing::OpHandle begin = g.op("aten::mm").reads({x}).seconds(1000).notReplayable();
+    const ValueId small = begin.makes(1), large = begin.makes(50);
+    g.diesAfter(small, begin.id());
+    g.diesAfter(x, begin.id());
+    const ValueId y = g.op("aten::mm").reads({large}).seconds(1000).notReplayable().makes(1);
+    const ValueId loss = g.op("aten::mm").reads({y, first, second}).seconds(1000).makes(4);
+    for (const ValueId v : {first, second, loss}) g.outlives(v);
+    return g.build();
+  }
+};
+
+SolveOptions within(int64_t budget_bytes) {
+  SolveOptions options;
+  options.ram_budget_bytes = budget_bytes;
+  options.minimize = Objective::kTime;
+  options.time_limit_seconds = 10;
+  options.paging = options.away_between_steps = options.parameters_away = true;
+  return options;
+}
+
+// What is only read and away costs one transfer a step, what leaves and returns two.
+TEST(Away, MoreIsAwayThanMustBeWhereThatCostsLess) {
+  const FrozenWeights weights;
+  const DeviceProfile device = deviceWithStore();
+  const Schedule tight = solve(weights.graph, device, within(209));
+  const Schedule wide = solve(weights.graph, device, within(215));
+  ASSERT_TRUE(tight.hasPlan() && wide.hasPlan());
+  EXPECT_EQ(tight.away_between_steps.size(), 1U);
+  EXPECT_LE(wide.makespan_seconds, tight.makespan_seconds);
+  for (const Schedule* one : {&tight, &wide}) {
+    EXPECT_EQ(one->status, Status::kFeasible) << "other choices of what is away are not refuted";
+    ASSERT_TRUE(one->bound_all);
+    EXPECT_DOUBLE_EQ(*one->bound_all, weights.graph.plainSeconds());
+  }
+}
+
+TEST(Away, AStartWithSomethingElseAwayIsNotLost) {
+  const FrozenWeights weights;
+  const DeviceProfile device = deviceWithStore();
+  const Schedule start = solve(weights.graph, device, within(209));
+  SolveOptions options = within(215);
+  options.away_between_steps = false;
+  const Schedule alone = solve(weights.graph, device, options);
+  ASSERT_TRUE(start.hasPlan() && alone.hasPlan());
+  ASSERT_LT(start.makespan_seconds, alone.makespan_seconds);
+  options.starts = {start};
+  const Schedule best = solve(weights.graph, device, options);
+  EXPECT_DOUBLE_EQ(best.makespan_seconds, start.makespan_seconds);
+  EXPECT_EQ(best.start, "given; starts: poet");
+}
+
+// The planner pages no value between two writes that belong together; a start may.
+TEST(Away, AStartThatThePlannerDoesNotModelIsNotLost) {
+  testing::GraphBuilder g;
+  const ValueId x = g.input(1);
+  const ValueId v = g.op("aten::a").reads({x}).seconds(1).notReplayable().makes(100);
+  g.op("aten::add_").reads({v}).writes({v}).seconds(1).notReplayable();
+  g.op("aten::b").reads({x}).workspace(200).seconds(1).notReplayable().makes(1);
+  g.op("aten::add_").reads({v}).writes({v}).seconds(1).notReplayable();
+  const Graph graph = g.build();
+  SolveOptions options = within(210);
+  const Schedule start =
+      testing::PlanBuilder(graph).before(2).pageOut(v).free(v).before(3).pageIn(v).build();
+  options.starts = {start};
+  options.time_limit_seconds = 1;
+  const Schedule best = solve(graph, deviceWithStore(), options);
+  ASSERT_TRUE(best.hasPlan());
+  EXPECT_LE(best.peak_bytes, 210);
+}
+
+// A page-out right after the last write is the earliest, and may wake the store once more than a
+// later one that goes with another transfer.
+TEST(Away, WhereWakingTheStoreCostsNothingIsSaidOfEverySchedule) {
+  testing::GraphBuilder g;
+  const ValueId x = g.input(100);
+  const ValueId a = g.op("aten::a").reads({x}).seconds(1).notReplayable().makes(100);
+  const ValueId b = g.op("aten::b").workspace(200).seconds(1).notReplayable().makes(1);
+  const ValueId loss = g.op("aten::c").reads({x, a, b}).seconds(1).notReplayable().makes(1);
+  g.outlives(loss);
+  const Graph graph = g.build();
+  DeviceProfile device = deviceWithStore();
+  device.wake_joules = 5;
+  device.compute_watts = 1;
+  SolveOptions options = within(310);
+  options.minimize = Objective::kEnergy;
+  options.away_between_steps = false;
+  const Schedule found = solve(graph, device, options);
+  ASSERT_TRUE(found.hasPlan());
+  EXPECT_GT(simulate(graph, found, device).page_outs, 0);
+  EXPECT_EQ(found.status, Status::kFeasible);
+  EXPECT_NE(found.bound_scope, "all");
 }
 
 }  // namespace

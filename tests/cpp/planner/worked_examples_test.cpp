@@ -70,10 +70,12 @@ SimulationResult simulated(const Question& question, const Schedule& schedule) {
 // joules.
 SimulationResult expectOptimal(const Question& question, double extra) {
   const Schedule schedule = question.answer();
-  EXPECT_EQ(schedule.status, Status::kOptimal) << schedule.message;
+  // A page-out that waits may share a wake-up: that is no choice of the program.
+  const bool provable = question.device.wake_joules == 0;
+  EXPECT_EQ(schedule.status, provable ? Status::kOptimal : Status::kFeasible) << schedule.message;
   if (!schedule.hasPlan()) return {};
   EXPECT_EQ(schedule.gap, 0.0);
-  EXPECT_EQ(schedule.bound_scope, "all");
+  EXPECT_EQ(schedule.bound_scope, provable ? "all" : "candidates");
   const SimulationResult plain = simulatePlain(question.graph, question.device);
   const bool joules = question.minimize == Objective::kEnergy;
   EXPECT_NEAR(schedule.objectiveValue(),
