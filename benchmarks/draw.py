@@ -25,11 +25,16 @@ def main() -> None:
     if transformers := [name for name in ("gpt2", "bert") if measured(f"comparison_{name}")]:
         records = [load(f"comparison_{name}") for name in transformers]
         _save(beside_checkpoint(records), "transformers_peak_and_time")
+    if compiled := [name for name in ARCHITECTURES if measured(f"compiled_{name}")]:
+        _save(beside_compile([load(f"compiled_{name}") for name in compiled]), "compiled")
     if measured("planner_course"):
         course = load("planner_course")
         _save(gap_over_time(course["search"]), "planner_gap")
         _save(cost_over_budget(course["budgets"]), "planner_budgets")
         _save(time_over_size(course["search"]), "planner_sizes")
+
+
+ARCHITECTURES = ("resnet18", "gpt2", "bert")
 
 
 def _save(figure: Any, name: str) -> None:
@@ -89,6 +94,41 @@ def beside_checkpoint(comparisons: list[dict[str, Any]]) -> Any:
         ha="left",
         fontsize=10,
     )
+    return figure
+
+
+def beside_compile(records: list[dict[str, Any]]) -> Any:
+    """torch.compile's memory budgets and poet at the same peaks: extra time, and milliseconds."""
+    figure, rows = plt.subplots(
+        2, len(records), figsize=(5 * len(records), 7.5), layout="constrained", squeeze=False
+    )
+    for record, extra, absolute in zip(records, rows[0], rows[1], strict=True):
+        own = record["parameter_bytes"]
+        seconds = record["rounds"]["seconds"]
+        for form, colour, first in (
+            ("compiled", COLOURS["checkpoint"], ("compiled@1", record["compiled_peak_bytes"]["1"])),
+            ("poet", COLOURS["poet"], ("plain", record["plain_peak_bytes"])),
+        ):
+            points = [p for p in record["points"] if p[f"{form}_extra_percent"] is not None]
+            peaks = [(p[f"{form}_peak_bytes"] - own) / MIB for p in points]
+            label = "torch.compile" if form == "compiled" else "poet"
+            extras = [p[f"{form}_extra_percent"][1] for p in points]
+            extra.plot(peaks, extras, "o", color=colour, label=label)
+            for x, p in zip(peaks, points, strict=True):
+                low, _, high = p[f"{form}_extra_percent"]
+                extra.plot([x, x], [low, high], color=colour, lw=2, alpha=0.5)
+            absolute.plot(peaks, [p[f"{form}_ms"] for p in points], "o", color=colour)
+            times = sorted(seconds[first[0]])
+            unconstrained = ((first[1] - own) / MIB, 1000 * times[len(times) // 2])
+            absolute.plot(*unconstrained, "s", color=colour, label=f"{label}, unconstrained")
+        extra.set_title(record["architecture"].upper().replace("GPT2", "GPT-2"), loc="left")
+        extra.set_ylabel("extra over its own unconstrained step, %")
+        absolute.set_ylabel("forward and backward, ms")
+        absolute.set_ylim(bottom=0)
+        absolute.set_xlabel("peak above the parameters, MiB")
+        for axes in (extra, absolute):
+            axes.legend(frameon=False, fontsize=9)
+            finish(axes)
     return figure
 
 

@@ -98,10 +98,23 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
       .def_property_readonly("makespan_seconds",
                              [](const Schedule& s) { return s.makespan_seconds; })
       .def_property_readonly("energy_joules", [](const Schedule& s) { return s.energy_joules; })
-      .def_property_readonly("bound", [](const Schedule& s) { return s.bound; })
-      .def_property_readonly("gap", [](const Schedule& s) { return s.gap; })
-      .def_property_readonly("bound_scope", [](const Schedule& s) { return s.bound_scope; })
-      .def_property_readonly("bound_all", [](const Schedule& s) { return s.bound_all; })
+      .def_property_readonly(
+          "bound", [](const Schedule& s) { return s.bound; },
+          "A lower bound in the objective's unit (joules, seconds or bytes): of the schedules that "
+          "bound_scope names. None where there is none.")
+      .def_property_readonly(
+          "gap", [](const Schedule& s) { return s.gap; },
+          "(value - bound) / value: 0.0 when optimal, None without a plan. It compares with "
+          "`bound`: where bound_scope is \"candidates\" it speaks of the candidates alone.")
+      .def_property_readonly(
+          "bound_scope", [](const Schedule& s) { return s.bound_scope; },
+          "A result: which schedules `bound` and `gap` speak of. \"all\": every schedule; "
+          "\"candidates\": those that the search put into its programs, or one choice of what is "
+          "away between steps.")
+      .def_property_readonly(
+          "bound_all", [](const Schedule& s) { return s.bound_all; },
+          "The greatest lower bound known over every schedule, in the same unit; None where there "
+          "is none.")
       .def_property_readonly("believed_peak_bytes",
                              [](const Schedule& s) { return s.believed_peak_bytes; })
       .def_property_readonly("believed_seconds",

@@ -116,7 +116,10 @@ def parse_runtime(
         number, unit = _split(budget, name, _EXPECTED_TIME)
         if unit not in _SECONDS:
             hint = f"Known units: {', '.join(_SECONDS)}; not {unit!r}."
-            hint = hint if unit else "Give a ratio as a number, or add a unit to a time."
+            if unit == "%":
+                hint = f"As a ratio to the plain step's time that is {float(number / 100):g}."
+            elif not unit:
+                hint = "Give a ratio as a number, or add a unit to a time."
             raise _error(name, _EXPECTED_TIME, budget, hint)
         return _seconds(number, _SECONDS[unit], budget, name)
     ratio = positive_number(budget, name, _EXPECTED_TIME)
@@ -211,6 +214,8 @@ def check_budgets(budgets: object) -> None:
             'budgets: expected a list of budgets (bytes, "512MiB" or "60%"), as in '
             f'budgets=["70%"]; got {budgets!r:.80}.'
         )
+    for budget in budgets:  # whatever the peak turns out to be
+        parse_bytes(budget, plain_peak_bytes=1 << 50, name="budgets")
 
 
 def format_least_bytes(size: int) -> str:
@@ -236,7 +241,10 @@ def _split(text: str, name: str, expected: str) -> tuple[Fraction, str]:
     """Splits "1.5 GiB" into an exact number and its unit in lower case."""
     match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST_TEXT else None
     if match is None:
-        raise _error(name, expected, text, "Write a number and its unit.")
+        hint = "Write a number and its unit."
+        if _QUANTITY.fullmatch(text[:_LONGEST_TEXT].replace(",", "").strip()):
+            hint = "Write the decimal point as '.', and nothing between thousands."
+        raise _error(name, expected, text, hint)
     number = Fraction(match["number"])
     if number < 0:
         raise _error(name, expected, text, "A budget cannot be negative.")

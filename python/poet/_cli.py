@@ -11,6 +11,7 @@ from typing import NoReturn
 from poet import _C, _cli_doctor, _cli_profile, _cli_show, _cli_solve
 from poet._cli_common import EXIT_CODES, Commands, ExitCode, check_outputs, in_flags
 from poet._errors import PoetError
+from poet._names import did_you_mean
 
 _OWN_PREFIX = "poet: "  # of messages that are also read without a command's name before them
 
@@ -37,9 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:  # by the command itself, whose usage says what it knows
-        known = getattr(options, "parser", parser)
-        known.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if unknown:  # by the command itself, whose help says what it knows
+        known: _Parser = getattr(options, "parser", parser)
+        near = did_you_mean(unknown[0], known.flags())
+        known.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
     run = getattr(options, "run", None)
     if run is None:
         parser.print_help()
@@ -62,11 +64,16 @@ class _Parser(argparse.ArgumentParser):
     """Ends with exit code 1 for wrong use; argparse's own 2 means "infeasible" here."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(ExitCode.WRONG_USE, f"{self.prog}: error: {message}\n")
+        # The usage of a command is a screen of words, under which the error would be lost.
+        hint = f"`{self.prog} --help` says what it takes."
+        self.exit(ExitCode.WRONG_USE, f"{self.prog}: error: {message}\n{hint}\n")
+
+    def flags(self) -> list[str]:
+        """The long words that it knows."""
+        return [word for word in self._option_string_actions if word.startswith("--")]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="poet",
         description="Trains a PyTorch model inside a memory budget, with the same bits.",

@@ -103,7 +103,10 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
         help="longest step: a ratio to plain training (1.5) or a time (1.5s); default: none",
     )
     group.add_argument(
-        "--minimize", choices=("energy", "time", "memory"), default="energy", help="%(default)s"
+        "--minimize",
+        choices=("energy", "time", "memory"),
+        default="energy",
+        help="of what a step is to take least, inside the budgets (default: %(default)s)",
     )
     group.add_argument(
         "--count",
@@ -122,6 +125,12 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
     group.add_argument(
         "--page-dir", metavar="DIR", help="folder that values of the host are paged to"
     )
+    group.add_argument(
+        "--away-between-steps",
+        action=argparse.BooleanOptionalAction,
+        help="with paging: optimizer state, and parameters where that is not enough, may stay in "
+        "the store between steps; poet.wrap brings them back (default: not on the host)",
+    )
     group = parser.add_argument_group("solver")
     group.add_argument(
         "--time-limit-s",
@@ -133,7 +142,19 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
     group.add_argument(
         "--solve-threads", type=int, default=1, metavar="N", help="default: %(default)d"
     )
-    group.add_argument("--solver", choices=("auto", "cbc", "highs", "gurobi"), default="auto")
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="--time-limit-s limits work in place of seconds: the same words give the same plan "
+        "on a busy machine, too; with one thread",
+    )
+    group.add_argument(
+        "--solver",
+        choices=("auto", "cbc", "highs", "gurobi"),
+        default="auto",
+        help="what solves the integer programs; auto: the fastest of cbc and highs that is "
+        "installed, never gurobi (default: %(default)s)",
+    )
     group.add_argument("--cache-dir", metavar="DIR", help="folder of the cache")
 
 
@@ -150,7 +171,9 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--epochs", type=int, metavar="N", help="in place of --steps, with --steps-per-epoch"
     )
-    group.add_argument("--steps-per-epoch", type=int, metavar="N", help="see there")
+    group.add_argument(
+        "--steps-per-epoch", type=int, metavar="N", help="batches in each of the --epochs"
+    )
 
 
 def training_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -176,6 +199,8 @@ def solve_options(options: argparse.Namespace) -> dict[str, Any]:
         "recompute": not options.no_recompute,
         "paging": paging,
         "page_dir": options.page_dir,
+        "away_between_steps": options.away_between_steps,
+        "deterministic": options.deterministic,
         "time_limit_s": options.time_limit_s,
         "solve_threads": options.solve_threads,
         "solver": options.solver,
@@ -249,11 +274,13 @@ _FLAGS = {
     "epochs=": "--epochs",
     "deadline=": "--deadline",
     "battery_joules=": "--battery-joules",
-    "away_between_steps=True, as poet.wrap has it": "poet.wrap of Python has it",
+    "away_between_steps=True": "--away-between-steps",
     "paging=True": "--paging",
     "paging=False was asked for": "--no-paging was given",
     'optimizer="sgd"': "--optimizer sgd",
     "trainable=": "--trainable",
+    "runtime_budget=1.5": "--runtime-budget 1.5",
+    'minimize="time"': "--minimize time",
 }
 
 
@@ -278,6 +305,24 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--plot-directory: expected a folder; {folder} is none.")
     if getattr(options, "plot", None) is not None:
         check_picture(options.plot, "--plot")
+
+
+def tell_unwritten(options: argparse.Namespace) -> bool:
+    """Says on standard error which files were asked for that only a plan could fill.
+
+    Returns:
+        Whether there were any.
+    """
+    kinds = (("plot", "picture"), ("plot_directory", "picture"), ("perfetto", "trace"))
+    asked = [
+        f"no {kind} (--{name.replace('_', '-')})"
+        for name, kind in kinds
+        if getattr(options, name, None) is not None
+    ]
+    if asked:
+        what = " and ".join(asked)
+        print(f"poet {options.command}: there is no plan, so {what} was written", file=sys.stderr)
+    return bool(asked)
 
 
 def print_json(thing: object) -> None:
@@ -338,5 +383,6 @@ __all__ = [
     "print_json",
     "save_all",
     "solve_options",
+    "tell_unwritten",
     "training_options",
 ]

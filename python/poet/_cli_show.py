@@ -11,9 +11,12 @@ from poet._cli_common import (
     ExitCode,
     add_command,
     as_record,
+    exit_code,
+    in_flags,
     load_device_of,
     load_graph_of,
     print_json,
+    tell_unwritten,
 )
 from poet._devices import device_names, find_device
 from poet._presets import find_preset, preset_names
@@ -70,7 +73,9 @@ def _plan(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_record(schedule))
     else:
-        print(summary(schedule, graph, device))
+        print(in_flags(summary(schedule, graph, device)))
+    if not schedule.has_plan and tell_unwritten(options):
+        return exit_code(schedule)
     return ExitCode.PLAN
 
 

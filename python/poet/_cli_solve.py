@@ -22,6 +22,7 @@ from poet._cli_common import (
     print_json,
     save_all,
     solve_options,
+    tell_unwritten,
     training_options,
 )
 from poet._compare import DEFAULT_BUDGETS, REFUSED, compare
@@ -29,15 +30,15 @@ from poet._enums import Status
 from poet._errors import ArgumentError
 from poet._models import ModelRequest
 from poet._pareto import pareto
-from poet._progress import recording_bar
 from poet._solve import choose_device, on_device, solve
+from poet._summary import curve_table
 
 _SOLVE_EXAMPLES = """\
 examples:
   poet solve --model resnet18_cifar --platform m4 --ram-budget 737719 --runtime-budget 1.5
   poet solve --model resnet18_cifar --platform a72 --graph paper --ram-budget 3000000
   poet solve --model mobilenet_v2 --platform phone --deadline 8h --epochs 3 --steps-per-epoch 500
-  poet solve --model bert --ram-budget 60% --out plan.json --plot plan.png
+  poet solve --model bert --ram-budget 60% --paging --out plan.json --plot plan.png
   poet solve --model step.graph.json --platform phone --ram-budget 512MiB --json
 
 """
@@ -50,15 +51,15 @@ examples:
 _PARETO_EXAMPLES = """\
 examples:
   poet pareto --model resnet18_cifar --platform m4 --points 6 --plot curve.png
-  poet pareto --model linear --budgets 60% 70% 80% --json
+  poet pareto --model linear --platform m4 --budgets 50% 70% 90% --json
 
 """
-
-
+_SCALE = "1 is all it may be: other watts go into a device file (profiles/README.md)"
 _COMPARE_EXAMPLES = """\
 examples:
   poet compare --model resnet18_cifar --platform a72 --budgets 90% 70% 50% 30%
-  poet compare --model linear --budgets 70% --methods poet,rotor,dtr --out table.csv --plot it.png
+  poet compare --model resnet18_cifar --platform m4 --budgets 90% --methods poet,rotor,dtr
+  poet compare --model step.graph.json --budgets 80% --paging --out table.csv --plot table.png
 
 """
 
@@ -109,7 +110,7 @@ def _add_original_words(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("of POET's own script")
     group.add_argument("--remat", action="store_true", help="plans may run ops again: the default")
     group.add_argument("--use-actual-gurobi", action="store_true", help="is --solver gurobi")
-    group.add_argument("--mem-power-scale", type=float, default=1.0, metavar="X", help="1")
+    group.add_argument("--mem-power-scale", type=float, default=1.0, metavar="X", help=_SCALE)
     group.add_argument(
         "--print-graph-info", action="store_true", help="print what the plain step takes"
     )
@@ -140,15 +141,18 @@ def _run_solve(options: argparse.Namespace) -> int:
         print(in_flags(str(schedule)))
     if options.out:
         save_all(schedule, options.out)
-    if schedule.has_plan and options.plot:
+    if not schedule.has_plan:
+        tell_unwritten(options)
+        return exit_code(schedule)
+    if options.plot:
         schedule.plot(options.plot)
-    if schedule.has_plan and options.plot_directory:
+    if options.plot_directory:
         folder = Path(options.plot_directory)
         folder.mkdir(parents=True, exist_ok=True)
         schedule.plot(folder / "plan.png")
-    if schedule.has_plan and options.perfetto:
+    if options.perfetto:
         schedule.to_perfetto(options.perfetto)
-    return exit_code(schedule)
+    return ExitCode.PLAN
 
 
 def _run_original(options: argparse.Namespace) -> int:
@@ -195,14 +199,14 @@ def _request(options: argparse.Namespace) -> ModelRequest:
         trainable=options.trainable,
         batch_size=options.batch_size,
         paper=options.graph == "paper",
+        verbose=_shows_progress(options),
     )
 
 
 def _run_trace(options: argparse.Namespace) -> int:
     request = _request(options)
     device = choose_device(options.platform, None, request.paper)
-    with recording_bar(shown=_shows_progress(options)):
-        recorded = request.graph(open_cache(options.cache_dir or True))
+    recorded = request.graph(open_cache(options.cache_dir or True))
     graph = on_device(recorded, device, None, request.paper)
     if options.out:
         graph.save(options.out)
@@ -256,18 +260,15 @@ def _run_pareto(options: argparse.Namespace) -> int:
     if options.json:
         print_json([as_record(schedule) for schedule in curve])
     else:
-        for schedule in curve:
-            cost = "-"
-            if schedule.has_plan:
-                cost = f"{schedule.energy_joules:12.6g} J {schedule.makespan_seconds:12.6g} s"
-            print(f"{schedule.ram_budget:14} bytes  {schedule.status:10} {cost}")
-    if options.plot and planned:
+        print(curve_table(curve))
+    if not planned:
+        tell_unwritten(options)
+        return max(exit_code(schedule) for schedule in curve)
+    if options.plot:
         from poet._plot import plot_pareto  # noqa: PLC0415  matplotlib is optional
 
         plot_pareto(curve, options.plot)
-    if planned:
-        return ExitCode.PLAN
-    return max(exit_code(schedule) for schedule in curve)
+    return ExitCode.PLAN
 
 
 def _add_compare(commands: Commands) -> None:

@@ -278,11 +278,14 @@ def compare(
     if "starts" in options:
         raise ArgumentError("starts: expected none: every method is to find its own plans.")
     live_options = _live_options(platform, options) if live else {}
+    check_budgets(budgets)
     recorded = _recorded(step, args, graph, live)
     device = choose_device(platform, options.get("cost_model"), False)
     counted = on_device(recorded, device, options.get("count"))
-    check_budgets(budgets)
-    sizes = [parse_bytes(budget, plain_peak_bytes=counted.plain_peak_bytes) for budget in budgets]
+    sizes = [
+        parse_bytes(budget, plain_peak_bytes=counted.plain_peak_bytes, name="budgets")
+        for budget in budgets
+    ]
     plain_live = measure_plain(step, count) if live and step is not None else None
     rows = []
     with tqdm(total=len(sizes) * len(names), desc="poet: comparing", disable=not verbose) as bar:

@@ -18,6 +18,7 @@ from poet._errors import ArgumentError, FormatError, PoetError
 from poet._names import did_you_mean
 from poet._paper import paper_graph
 from poet._presets import Preset, find_preset, preset_names
+from poet._progress import recording_bar
 from poet._training import (
     call_arguments,
     check_optimizer,
@@ -45,6 +46,7 @@ class ModelRequest:
         trainable: which parameters are trained; None for all.
         batch_size: of a preset; None for 1.
         paper: POET's own layer graph is wanted.
+        verbose: shows the calls that are recorded.
     """
 
     model: object
@@ -54,6 +56,7 @@ class ModelRequest:
     trainable: object = None
     batch_size: int | None = None
     paper: bool = False
+    verbose: bool = False
 
     def graph_or(self, graph: object, cache: Cache | None) -> _C.Graph:
         """The step of `model`, or the one that was given in its place.
@@ -67,6 +70,10 @@ class ModelRequest:
                     'model: expected the name of a preset ("resnet18_cifar"), an nn.Module, a '
                     "wrapped step, a poet.Graph or the path of a graph file; got None."
                 )
+            _refuse_beside(
+                "graph=, which is recorded",
+                {name: getattr(self, name) for name in _WHO_TAKES},
+            )
             return as_graph(graph)
         if graph is not None and not self.paper:
             got = repr(graph) if isinstance(graph, str) else type(graph).__name__
@@ -87,22 +94,17 @@ class ModelRequest:
             return self._paper()
         if isinstance(self.model, nn.Module):
             return self._module(self.model)
+        from poet._wrapped_step import WrappedStep  # noqa: PLC0415  it imports poet.solve
+
+        if not isinstance(self.model, WrappedStep | _C.Graph | str | os.PathLike):
+            raise _no_model(self.model)
         self._refuse(inputs=self.inputs, loss=self.loss)
         if isinstance(self.model, str) and not _is_path(self.model):
             return _preset_graph(find_preset(self.model), self, cache)
-        from poet._wrapped_step import WrappedStep  # noqa: PLC0415  it imports poet.solve
-
         self._refuse(optimizer=self.optimizer, trainable=self.trainable, batch_size=self.batch_size)
         if isinstance(self.model, WrappedStep):
             return _wrapped_graph(self.model)
-        if isinstance(self.model, _C.Graph | str | os.PathLike):
-            return as_graph(self.model)
-        raise ArgumentError(
-            "model: expected the name of a preset "
-            f"({', '.join(preset_names())}), an nn.Module with inputs= and loss=, a step of "
-            "poet.wrap, a poet.Graph or the path of a graph file; got "
-            f"{type(self.model).__name__}."
-        )
+        return as_graph(self.model)
 
     def size(self) -> int:
         """Inputs in a batch."""
@@ -138,13 +140,14 @@ class ModelRequest:
             return loss_of(module(*args, **kwargs), self.loss)
 
         try:
-            return record_module(
-                module,
-                forward,
-                inputs=(args, kwargs),
-                optimizer=self.optimizer,
-                trainable=self.trainable,
-            )
+            with recording_bar(shown=self.verbose):
+                return record_module(
+                    module,
+                    forward,
+                    inputs=(args, kwargs),
+                    optimizer=self.optimizer,
+                    trainable=self.trainable,
+                )
         except PoetError:
             raise
         except Exception as error:  # the model's own, of whatever kind
@@ -157,13 +160,38 @@ class ModelRequest:
             ) from error
 
     def _refuse(self, **given: object) -> None:
-        for name, value in given.items():
-            if value is not None:
-                kind = "a preset" if isinstance(self.model, str) else type(self.model).__name__
-                raise ArgumentError(
-                    f"{name}: expected None beside model={kind}; got {value!r:.60}. "
-                    f"{_WHO_TAKES[name]}"
-                )
+        kind = type(self.model).__name__
+        if isinstance(self.model, str):
+            kind = "the path of a graph file" if _is_path(self.model) else "a preset"
+        _refuse_beside(f"model={kind}", given)
+
+
+def _refuse_beside(other: str, given: dict[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name}: expected None beside {other}; got {value!r:.60}. {_WHO_TAKES[name]}"
+            )
+
+
+def _no_model(got: object) -> ArgumentError:
+    """The error for what is no model; a class or a function is often one call away from it."""
+    name = getattr(got, "__name__", type(got).__name__)
+    what = name if not callable(got) else f"the function {name}"
+    hint = ""
+    if isinstance(got, type):
+        what = f"the class {name}"
+        hint = f" Make one of it: model={name}(...)."
+    elif callable(got):
+        hint = (
+            " Where it makes a module, call it; where it is a training step, "
+            "graph=poet.trace(step, batch) records it."
+        )
+    return ArgumentError(
+        "model: expected the name of a preset "
+        f"({', '.join(preset_names())}), an nn.Module with inputs= and loss=, a step of "
+        f"poet.wrap, a poet.Graph or the path of a graph file; got {what}.{hint}"
+    )
 
 
 # Errors whose text says what is wrong; of a KeyError, say, it is the key alone.
@@ -228,7 +256,8 @@ def _preset_graph(preset: Preset, asked: ModelRequest, cache: Cache | None) -> _
                 return _C.Graph.from_json(str(kept.get("graph")))
             except FormatError as error:
                 cache.drop(_CACHE_KIND, key, str(error))
-    graph = _record_preset(preset, asked, optimizer)
+    with recording_bar(shown=asked.verbose):
+        graph = _record_preset(preset, asked, optimizer)
     if cache is not None and key is not None:
         cache.put(_CACHE_KIND, key, {"graph": graph.to_json()})
     return graph

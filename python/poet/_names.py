@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 from poet._errors import ArgumentError
 
 _MOST_SHOWN = 60
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
+    """A keyword that a function does not have: a TypeError, as for any function."""
+
+    __module__ = "poet"
+
+
+def unknown_argument(function: str, got: str, known: Iterable[str]) -> UnknownArgumentError:
+    """The error for a keyword that a function of poet does not have."""
+    return UnknownArgumentError(
+        f"{function}() got an unexpected keyword argument {got!r}.{did_you_mean(got, known)}"
+    )
+
+
+def known_words_only(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, with that error for what would be a bare TypeError; its types stay."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs:
+            if name not in known:
+                raise unknown_argument(function.__name__, name, known)
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def did_you_mean(got: object, known: Iterable[str]) -> str:

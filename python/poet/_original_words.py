@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from poet import _C
 from poet._errors import ArgumentError
-from poet._names import did_you_mean
+from poet._names import unknown_argument
 
 WORDS = ("remat", "mem_power_scale", "use_actual_gurobi", "print_power_costs", "print_graph_info")
 
@@ -68,10 +68,7 @@ def read_original_words(words: dict[str, object], known: list[str]) -> OriginalW
     """
     for name in words:
         if name not in WORDS:
-            raise UnknownArgumentError(
-                f"solve() got an unexpected keyword argument {name!r}."
-                f"{did_you_mean(name, [*known, *WORDS])}"
-            )
+            raise unknown_argument("solve", name, [*known, *WORDS])
     scale = words.get("mem_power_scale", 1.0)
     if not isinstance(scale, int | float) or scale != 1:
         raise ArgumentError(
@@ -86,12 +83,6 @@ def read_original_words(words: dict[str, object], known: list[str]) -> OriginalW
     )
 
 
-class UnknownArgumentError(ArgumentError, TypeError):
-    """A keyword that poet.solve does not have: a TypeError, as for any function."""
-
-    __module__ = "poet"
-
-
 def as_flag(value: object, name: str) -> bool:
     """True or False; 1 and 0, which POET's own program takes for them, are as good."""
     if isinstance(value, bool) or (type(value) is int and value in (0, 1)):
@@ -99,4 +90,4 @@ def as_flag(value: object, name: str) -> bool:
     raise ArgumentError(f"{name}: expected True or False; got {value!r}.")
 
 
-__all__ = ["OriginalWords", "UnknownArgumentError", "as_flag", "read_original_words"]
+__all__ = ["OriginalWords", "as_flag", "read_original_words"]

@@ -5,24 +5,28 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from poet import _C
 from poet._budgets import (
     ByteBudget,
     check_budgets,
+    format_bytes,
+    format_seconds,
     parse_bytes,
     positive_number,
     whole_number,
 )
 from poet._cache import open_cache
+from poet._enums import Objective, Status
 from poet._errors import ArgumentError
 from poet._models import ModelRequest, is_paper
 from poet._progress import RoundsBar
 from poet._solve import (
     choose_device,
     finely_sliced,
+    flag,
     on_device,
     sliced,
     solve,
@@ -62,7 +66,8 @@ def pareto(
         platform: as for `poet.solve`.
         minimize: "energy" or "time".
         time_limit_s: seconds that the whole curve may take.
-        verbose: shows a progress bar.
+        verbose: shows the calls that are recorded, and a progress bar with the budget that it is
+            at and what was found at the last one.
         **options: further arguments of `poet.solve`, which hold for every point (batch_size,
             inputs, runtime_budget, paging, solver ...).
 
@@ -78,10 +83,14 @@ def pareto(
     begin = time.monotonic()
     limit = positive_number(time_limit_s, "time_limit_s", "seconds above 0")
     _check_options(options)
+    flag(verbose, "verbose")
+    if budgets is not None:  # nothing is recorded for budgets that make no sense
+        check_budgets(budgets)
     request = ModelRequest(
         model,
         **{name: options.pop(name) for name in _OF_THE_MODEL if name in options},
         paper=is_paper(graph),
+        verbose=verbose,
     )
     if request.paper:
         implied = {"count": "activations", "cost_model": "paper"}
@@ -113,43 +122,63 @@ def pareto(
         number = whole_number(points, "points", "a number of budgets", least=2, most=_MOST_POINTS)
         peak = recorded.plain_peak_bytes()
         # A budget of one byte is never met: what is reported instead is the least that was found.
-        closest = best(1, _LEAST_SHARE * limit, [])
-        if may_slice and update_is_too_large(closest):
-            cut = finely_sliced(step, closest.least_ram_budget or peak)
-            recorded = on_device(cut, device, count)
+        with RoundsBar(1, "poet: looking for the least budget", shown=verbose):
             closest = best(1, _LEAST_SHARE * limit, [])
+            if may_slice and update_is_too_large(closest):
+                cut = finely_sliced(step, closest.least_ram_budget or peak)
+                recorded = on_device(cut, device, count)
+                closest = best(1, _LEAST_SHARE * limit, [])
         least = closest.least_ram_budget or peak
-        budgets = [least + (peak - least) * k // (number - 1) for k in range(number)]
+        sizes = [least + (peak - least) * k // (number - 1) for k in range(number)]
     else:
-        check_budgets(budgets)
-        sizes = [_bytes(budget, recorded) for budget in budgets]  # shares are of the whole step
-        budgets = sizes
+        # Shares are of the whole step.
+        sizes = [_bytes(budget, recorded) for budget in budgets]
         if may_slice:
             cut = sliced(step, min(sizes) - step.base_bytes, min(sizes))
             if cut is not step:
                 recorded = on_device(cut, device, count)
+    return _both_ways(sorted(set(sizes)), best, begin + limit, verbose)
+
+
+def _both_ways(
+    budgets: Sequence[int],
+    best: Callable[[ByteBudget, float, Sequence[_C.Schedule]], _C.Schedule],
+    end: float,
+    verbose: bool,
+) -> tuple[_C.Schedule, ...]:
+    """The schedules of ascending budgets, from a pass downwards and one upwards."""
     curve: dict[int, _C.Schedule] = {}
-
-    def left() -> float:
-        return limit - (time.monotonic() - begin)
-
-    # Downwards; what comes without a search has the time that the others need.
-    asked = list(dict.fromkeys(budgets))
-    asked.sort(key=lambda budget: _bytes(budget, recorded), reverse=True)
-    first = _FIRST_PASS_SHARE * left() / len(asked)
-    with RoundsBar(2 * len(asked), "poet: solving", shown=verbose) as bar:
-        for budget in asked:
-            above = list(curve.values())[-1:]
-            curve[_bytes(budget, recorded)] = best(budget, first, above)
+    # What comes without a search has the time that the others need.
+    first = _FIRST_PASS_SHARE * (end - time.monotonic()) / len(budgets)
+    with RoundsBar(2 * len(budgets), "poet: solving", shown=verbose) as bar:
+        above: list[_C.Schedule] = []
+        for budget in reversed(budgets):
+            bar.tell(_told(budget, above))
+            curve[budget] = best(budget, first, above)
+            above = [curve[budget]]
             bar.advance()
         # Upwards: a plan for less memory is one for more.
-        ascending = sorted(curve)
-        for k, budget_bytes in enumerate(ascending):
-            near = [curve[ascending[i]] for i in (k, k - 1, k + 1) if 0 <= i < len(ascending)]
-            seconds = left() / (len(ascending) - k)
-            curve[budget_bytes] = best(budget_bytes, seconds, near)
+        for k, budget in enumerate(budgets):
+            bar.tell(_told(budget, [curve[budgets[k - 1 if k else 0]]]))
+            near = [curve[budgets[i]] for i in (k, k - 1, k + 1) if 0 <= i < len(budgets)]
+            seconds = (end - time.monotonic()) / (len(budgets) - k)
+            curve[budget] = best(budget, seconds, near)
             bar.advance()
-    return tuple(curve[budget_bytes] for budget_bytes in ascending)
+    return tuple(curve[budget] for budget in budgets)
+
+
+def _told(budget_bytes: int, found: Sequence[_C.Schedule]) -> str:
+    """The budget that is solved, and what came of the last one."""
+    text = f"at {format_bytes(budget_bytes)}"
+    for schedule in found:
+        text += f"; {format_bytes(schedule.ram_budget or 0)}: {schedule.status}"
+        if schedule.has_plan:
+            is_time = schedule.objective == Objective.TIME
+            joules = f"{schedule.energy_joules:.4g} J"
+            text += f", {format_seconds(schedule.makespan_seconds) if is_time else joules}"
+        if schedule.status is Status.FEASIBLE and schedule.gap is not None:
+            text += f", gap {100 * schedule.gap:.2f} %"
+    return text
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -163,4 +192,4 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _bytes(budget: ByteBudget, graph: _C.Graph) -> int:
-    return parse_bytes(budget, plain_peak_bytes=graph.plain_peak_bytes)
+    return parse_bytes(budget, plain_peak_bytes=graph.plain_peak_bytes, name="budgets")

@@ -97,6 +97,10 @@ class RoundsBar(_ClosedAtTheEnd):
     def __enter__(self) -> RoundsBar:
         return self
 
+    def tell(self, what: str) -> None:
+        """Shows what it is at."""
+        self._bar.set_postfix_str(what)
+
     def advance(self) -> None:
         """One more round is over."""
         self._bar.update(1)
@@ -109,9 +113,10 @@ recorded_call: ContextVar[Callable[[], object] | None] = ContextVar("recorded_ca
 @contextlib.contextmanager
 def recording_bar(*, shown: bool) -> Iterator[None]:
     """Shows how often a step has run to be recorded: until two calls are alike."""
-    with tqdm(
-        desc="poet: recording", bar_format="{desc}, call {n} ({elapsed})", disable=not shown
-    ) as bar:
+    if not shown:
+        yield
+        return
+    with tqdm(desc="poet: recording", bar_format="{desc}, call {n} ({elapsed})") as bar:
         token = recorded_call.set(lambda: bar.update(1))
         try:
             yield

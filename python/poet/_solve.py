@@ -131,7 +131,7 @@ def solve(
         deterministic: `time_limit_s` limits work instead of seconds, about as much as a quiet
             machine does in them: the same graph, arguments and solver give the same schedule to the
             last byte, twice and on a busy machine. Seconds of the search are then of work too. With
-            one thread only. A search that hangs is ended all the same, after 20 times as long.
+            one thread only. A search that hangs is ended all the same, a minute and 20 times as long later.
         batch_size: of a preset; None for 1.
         inputs: what an nn.Module is called with: a tensor, a tuple, or a dict of named arguments.
         loss: of an nn.Module: a function of its output that gives one number. None takes the
@@ -157,7 +157,8 @@ def solve(
             budget is the least of the step as it was recorded: one in slices may need less.
         starts: schedules of the same graph to start from, such as those of other budgets. One that
             keeps these budgets is never lost: the result is at least as good.
-        verbose: shows a progress bar with the best plan, the bound and the gap.
+        verbose: shows the calls that are recorded, and a progress bar with the best plan, the
+            bound and the gap.
         on_progress: called with a `poet.SearchPoint` for each better plan and each better bound.
             What it raises ends the search and comes out unchanged.
         **of_the_original: words of POET's own `solve()`: `remat` is `recompute` here,
@@ -167,7 +168,10 @@ def solve(
 
     Returns:
         The best schedule found; `Schedule.status` says what it is worth, `Schedule.history` how the
-        search went.
+        search went. `Schedule.gap` compares it with `Schedule.bound`, and `Schedule.bound_scope`,
+        which is a result as well, says which schedules that bound speaks of: "all", or
+        "candidates", those alone that the search put into its programs. `Schedule.bound_all` is
+        the bound over every schedule.
 
     Raises:
         ArgumentError: an argument makes no sense, the model cannot run, `page_dir` takes no page
@@ -206,7 +210,17 @@ def solve(
     if ram_budget is not None:  # nothing is recorded for a budget that makes no sense
         parse_bytes(ram_budget, plain_peak_bytes=1 << 50)
     cache = open_cache(cache_dir)
-    request = ModelRequest(model, inputs, loss, optimizer, trainable, batch_size, is_paper(graph))
+    flag(verbose, "verbose")
+    request = ModelRequest(
+        model,
+        inputs,
+        loss,
+        optimizer,
+        trainable,
+        batch_size,
+        paper=is_paper(graph),
+        verbose=verbose,
+    )
     _check_accounting(accounting, request.paper, share)
     _check_callback(on_progress)
     device = choose_device(platform, cost_model, request.paper)
@@ -230,7 +244,6 @@ def solve(
         step_seconds = share.tighter(
             parse_runtime(runtime_budget, plain_seconds=recorded.plain_seconds)
         )
-    flag(verbose, "verbose")
     if accounting == "original":
         _check_original(
             method=(method, "poet"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poet import _C
 from poet._budgets import format_bytes, format_least_bytes, format_seconds
 from poet._enums import ActionKind, Objective, Status
@@ -37,11 +39,12 @@ def summary(
         lines.append(f"  {schedule.message}")
     elif schedule.status is Status.TIME_LIMIT:
         lines.append("  no plan was found: allow more time, more memory or a later deadline")
-    lines += _table(_rows(schedule, graph))
+    device = device if device is not None else schedule.device
+    lines += _table(_rows(schedule, graph, device))
     if schedule.has_plan:
         lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")
         lines.append(f"  {_actions(schedule)}")
-        lines += _transfers(schedule, graph, device if device is not None else schedule.device)
+        lines += _transfers(schedule, graph, device)
     if graph is not None and graph.base_bytes > _WORTH_TELLING * graph.plain_peak_bytes():
         base = format_bytes(graph.base_bytes)
         lines.append(f"  {base} of each belong to tensors that no op of the step touches")
@@ -55,6 +58,42 @@ def summary(
     return "\n".join(lines)
 
 
+def curve_table(curve: Sequence[_C.Schedule]) -> str:
+    """What `poet.pareto` found, a line for each budget.
+
+    Args:
+        curve: what it returned.
+
+    Returns:
+        Lines of text, under a line of names.
+    """
+    unit = {Objective.ENERGY: "J", Objective.TIME: "s"}.get(curve[0].objective, "bytes")
+    names = ("budget (bytes)", "status", "energy", "step time", "at least", "gap")
+    lines: list[tuple[str, ...]] = [(*names, "least budget known (bytes)")]
+    # That of a plan for more memory may be less than what a search without one has found.
+    needed = [schedule.peak_bytes for schedule in curve if schedule.has_plan]
+    for schedule in curve:
+        energy = time = gap = least = "-"
+        bound = "-" if schedule.bound is None else f"{schedule.bound:.6g} {unit}"
+        if schedule.has_plan:
+            energy, time = f"{schedule.energy_joules:.6g} J", f"{schedule.makespan_seconds:.6g} s"
+        else:
+            own = schedule.least_ram_budget
+            known = min(needed if own is None else [*needed, own], default=None)
+            least = "-" if known is None else str(known)
+        if schedule.gap is not None:
+            gap = format_gap(schedule.gap, schedule.bound_scope)
+        budget = "-" if schedule.ram_budget is None else str(schedule.ram_budget)
+        lines.append((budget, str(schedule.status), energy, time, bound, gap, least))
+    if all(line[-1] == "-" for line in lines[1:]):
+        lines = [line[:-1] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
 def _slowness(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
     """What least energy or least memory may cost in time, which nobody limited."""
     if (
@@ -62,6 +101,7 @@ def _slowness(schedule: _C.Schedule, graph: _C.Graph | None) -> list[str]:
         or not schedule.has_plan
         or schedule.runtime_budget_seconds is not None
         or schedule.objective == Objective.TIME
+        or graph.plain_seconds <= 0  # nobody has measured it
         or schedule.makespan_seconds <= _SLOW * graph.plain_seconds
     ):
         return []
@@ -76,26 +116,39 @@ def _headline(schedule: _C.Schedule) -> str:
     text = f"{schedule.status} schedule of {_count(schedule.num_ops, 'op')}"
     text += f" (method {schedule.method}, minimize {schedule.objective})"
     if schedule.status is Status.FEASIBLE and schedule.gap is not None:
-        scope = " over the candidates" if schedule.bound_scope == "candidates" else ""
-        text += f", gap {100 * schedule.gap:.2f} %{scope}"
+        text += f", gap {format_gap(schedule.gap, schedule.bound_scope)}"
     return text
 
 
-def _rows(schedule: _C.Schedule, graph: _C.Graph | None) -> list[tuple[str, str, str, str]]:
+def format_gap(gap: float, scope: str) -> str:
+    """A gap for people, and which plans its bound speaks of where that is not all of them."""
+    return f"{100 * gap:.2f} %" + (" over the candidates" if scope == "candidates" else "")
+
+
+def _rows(
+    schedule: _C.Schedule, graph: _C.Graph | None, device: _C.DeviceProfile | None
+) -> list[tuple[str, str, str, str]]:
     memory = ["peak memory", "-", "-", "-"]
     time = ["step time", "-", "-", "-"]
     energy = ["energy", "-", "-", "-"]
     plain_peak = graph.plain_peak_bytes() if graph is not None else 0
     plain_seconds = graph.plain_seconds if graph is not None else 0.0
+    plain_joules = 0.0
+    if graph is not None and device is not None:
+        plain_joules = _C.simulate(graph, None, device).energy_joules
+        energy[3] = f"{plain_joules:.4g} J"
     if schedule.has_plan:
         memory[1] = format_bytes(schedule.peak_bytes) + _share(schedule.peak_bytes, plain_peak)
         time[1] = format_seconds(schedule.makespan_seconds)
         time[1] += _share(schedule.makespan_seconds, plain_seconds)
         energy[1] = f"{schedule.energy_joules:.4g} J"
+        energy[1] += _share(schedule.energy_joules, plain_joules)
     if schedule.ram_budget is not None:
         memory[2] = format_bytes(schedule.ram_budget)
     if schedule.runtime_budget_seconds is not None:
         time[2] = format_seconds(schedule.runtime_budget_seconds)
+    if schedule.energy_budget_joules is not None:
+        energy[2] = f"{schedule.energy_budget_joules:.4g} J"
     if graph is not None:
         memory[3] = format_bytes(plain_peak)
         time[3] = format_seconds(plain_seconds)

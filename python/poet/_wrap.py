@@ -21,6 +21,7 @@ from poet._errors import ArgumentError
 from poet._live import check_step
 from poet._memory import give_memory_back
 from poet._methods import check_method, methods
+from poet._names import known_words_only
 from poet._planning import PlanningOptions
 from poet._shared_budget import Budget
 from poet._solve import flag, parse_objective
@@ -33,6 +34,7 @@ _STRICTNESS = {None: "first_call", True: "always", False: "never"}
 _HARD = "hard"
 
 
+@known_words_only
 def wrap(
     train_step: Callable[..., Any],
     *,

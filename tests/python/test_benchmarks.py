@@ -17,6 +17,7 @@ import _minilm
 import _state
 import claims
 import comparison
+import compiled
 import draw
 import exactness
 import finetuning
@@ -276,8 +277,9 @@ def given_by(command: str) -> set[str]:
         options = exactness.parse(words)
         rows = [row(slack=slack) for slack in options.slacks] or [row(slack=None)]
         return set(exactness.bound_values(rows, options.name))
-    if name == "comparison":
-        return comparison.bound_ids(comparison.parse(words))
+    of_forms = {"comparison": comparison, "compiled": compiled}
+    if name in of_forms:
+        return of_forms[name].bound_ids(of_forms[name].parse(words))
     one_value = {
         module.__name__: module.BOUND for module in (presets, finetuning, claims, paper_table)
     }
@@ -327,6 +329,45 @@ def test_data_survive_being_written_and_read(
     monkeypatch.setattr(_data, "DATA", tmp_path)
     _data.save("x", {"a": 1, "rows": [{"b": 0.123456789, "c": None}], "curve": [(0.5, 7)]})
     assert _data.load("x") == {"a": 1, "rows": [{"b": 0.123457, "c": None}], "curve": [[0.5, 7]]}
+
+
+# Times of three rounds: poet and the eager step beside it, and two compiled points of one peak.
+def _compiled_record(poet_seconds: float) -> dict[str, Any]:
+    peaks = {"1": 90, "0.7": 80, "0.5": 80, "0.3": 70, "0.1": 70, "0": 70}
+    seconds = {"plain": 1.0, "compiled@1": 0.5, "compiled@0.7": 0.6, "compiled@0.5": 0.55}
+    seconds |= dict.fromkeys(("compiled@0.3", "compiled@0.1", "compiled@0"), 0.8)
+    seconds |= {"poet@80": poet_seconds, "poet@70": poet_seconds}
+    followed = {form: {"followed_rounds": 3} for form in ("poet@80", "poet@70")}
+    return {
+        "architecture": "mlp",
+        "compiled_peak_bytes": peaks,
+        "poet_peak_bytes": {"80": 79, "70": 71},
+        "rounds": {
+            "rounds": 3,
+            "seconds": {form: [figure] * 3 for form, figure in seconds.items()},
+            "at_budgets": followed,
+        },
+    }
+
+
+def test_a_compiled_point_is_lost_by_its_peak_or_by_the_quicker_share_of_the_same_peak() -> None:
+    record = _compiled_record(poet_seconds=1.09)
+    points = compiled.points(record)
+    # 9 % against 10 % of the quicker of two; at 70 bytes poet was measured with 71.
+    assert [point["poet_wins"] for point in points] == [True, True, False, False, False]
+    assert points[0]["compiled_extra_percent"][1] == pytest.approx(10)
+    assert compiled.values(record | {"points": points}) == {"mlp_compiled_points_lost": 3}
+    slower = compiled.points(_compiled_record(poet_seconds=1.11))
+    assert not any(point["poet_wins"] for point in slower)
+
+
+def test_forms_are_told_apart_by_their_figures() -> None:
+    assert rounds.form_of("poet@123") == ("poet", 123.0)
+    assert rounds.form_of("compiled@0.5") == ("compiled", 0.5)
+    assert rounds.form_of("plain") == ("plain", None)
+    for name in ("compiled", "plain@1", "other"):
+        with pytest.raises(ValueError, match=name):
+            rounds.form_of(name)
 
 
 def test_equal_bits_count_for_nothing_without_a_plan() -> None:
@@ -496,3 +537,12 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "out" / "memory.png"
     _report.picture(records, path, "a step")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cell_of_the_page_of_presets_says_which_plans_its_gap_speaks_of() -> None:
+    row: dict[str, Any] = {"energy_joules": 1.0, "seconds": 2.0, "status": "feasible"}
+    told = presets.cell(row | {"gap": 0.0, "bound_scope": "candidates"})
+    assert told == "feasible, gap 0.00 % over the candidates (2.0 s)"
+    assert presets.cell(row | {"gap": 0.02, "bound_scope": "all"}) == "feasible, gap 2.00 % (2.0 s)"
+    proven = {"status": "optimal", "gap": 0.0, "bound_scope": "all"}
+    assert presets.cell(row | proven) == "optimal (2.0 s)"

@@ -126,6 +126,14 @@ def test_negative_budget_is_said_to_be_negative() -> None:
             parse_bytes(budget, plain_peak_bytes=PEAK)
 
 
+def test_what_people_write_elsewhere_is_answered_with_what_to_write_here() -> None:
+    for comma in ("1,5GiB", "1,000,000"):
+        with pytest.raises(poet.ArgumentError, match=r"Write the decimal point as '\.'"):
+            parse_bytes(comma)
+    with pytest.raises(poet.ArgumentError, match=r"that is 1\.5\."):
+        parse_runtime("150%", plain_seconds=1.0)
+
+
 def test_percentage_needs_a_peak() -> None:
     with pytest.raises(poet.ArgumentError, match="Give the size itself"):
         parse_bytes("60%")

@@ -8,6 +8,7 @@ import json
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,7 +18,8 @@ import pytest
 from small_steps import chain_graph
 
 import poet
-from poet._cli import main
+from poet._cli import _parser, main
+from poet._cli_common import in_flags
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAPER = ("--model", "linear", "--platform", "m4", "--graph", "paper")
@@ -84,6 +86,8 @@ def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFi
     assert info.value.code == 0
     text = capsys.readouterr().out
     assert f"  poet {command} " in text and "exit codes:" in text and "--json" in text
+    for example in re.findall(rf"^  poet ({command}[^|#\n]*)", text, re.MULTILINE):
+        _parser().parse_args(shlex.split(example))
 
 
 def test_a_saved_plan_is_shown_and_drawn(
@@ -135,7 +139,77 @@ def test_an_unknown_word_is_told_by_the_command_that_got_it(
         run("solve", *PAPER, "--ram-budge", "1", "--metod", "poet")
     assert info.value.code == 1
     err = capsys.readouterr().err
-    assert "usage: poet solve" in err and "unrecognized arguments: --metod poet" in err
+    assert "unrecognized arguments: --metod poet. Did you mean '--method'" in err
+    assert err.splitlines()[1:] == ["`poet solve --help` says what it takes."]
+
+
+def test_what_only_a_plan_can_fill_is_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, picture, trace = (str(tmp_path / name) for name in ("plan.json", "a.png", "a.trace"))
+    words = ("--ram-budget", "2224", "--out", plan)
+    assert run("solve", *PAPER, *words, "--plot", picture, "--perfetto", trace) == 2
+    said = "there is no plan, so no picture (--plot) and no trace (--perfetto) was written\n"
+    assert capsys.readouterr().err == f"poet solve: {said}"
+    assert run("show", plan) == 0, "it shows what was asked for"
+    assert capsys.readouterr().err == ""
+    assert run("show", plan, "--perfetto", trace) == 2
+    said = "there is no plan, so no trace (--perfetto) was written\n"
+    assert capsys.readouterr().err == f"poet show: {said}"
+    assert run("pareto", *PAPER, "--budgets", "2224", "--plot", picture) == 2
+    assert "no picture (--plot)" in capsys.readouterr().err
+    assert not {"a.png", "a.trace"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_shown_plan_is_advised_in_the_words_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, plan = chain_graph(), str(tmp_path / "plan.json")
+    graph.save(tmp_path / "step.json")
+    words = ("--ram-budget", "1", "--time-limit-s", "2", "--out", plan)
+    assert run("solve", "--model", str(tmp_path / "step.json"), *words) == 2
+    solved = capsys.readouterr().out
+    assert run("show", plan) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if "help" in line] == [
+        line for line in solved.splitlines() if "help" in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("away_between_steps=True, as poet.wrap", "--away-between-steps, as poet.wrap"),
+        ('runtime_budget=1.5, say, or minimize="time"', "--runtime-budget 1.5, say, or --mini"),
+    ],
+)
+def test_arguments_are_told_as_flags(text: str, told: str) -> None:
+    assert in_flags(text).startswith(told)
+
+
+def test_every_word_of_the_search_reaches_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--ram-budget", "3708", "--deterministic", "--json")
+    first, second = (
+        (run("solve", *PAPER, *words, *more), json.loads(capsys.readouterr().out))[1]
+        for more in ((), ("--no-away-between-steps",))
+    )
+    assert first["energy_joules"] <= second["energy_joules"]
+    assert run("solve", *PAPER, *words, "--solve-threads", "2") == 1
+    assert "solve_threads" in capsys.readouterr().err
+
+
+def test_a_curve_is_a_table_with_gaps_and_least_budgets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("pareto", *PAPER, "--budgets", "2224", "3708", "--time-limit-s", "5") == 0
+    head, without, planned = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", head) == [
+        *("budget (bytes)", "status", "energy", "step time", "at least", "gap"),
+        "least budget known (bytes)",
+    ]
+    budget, status, energy, *_, least = re.split(r"  +", without)
+    assert (budget, status, energy) == ("2224", "infeasible", "-") and 2224 < int(least) <= 3708
+    assert planned.startswith("3708 ") and " J " in planned and " 0.00 %" in planned
 
 
 def test_the_words_of_the_originals_script(

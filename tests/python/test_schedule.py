@@ -353,6 +353,28 @@ def test_the_table_says_what_was_asked_and_what_came_out(graph: poet.Graph) -> N
     ]
 
 
+def test_energy_is_told_as_time_is() -> None:
+    schedule = poet.solve(
+        graph=chain_graph(), ram_budget="90%", battery_joules=1000, steps=10, time_limit_s=5
+    )
+    assert schedule.traced_graph is not None and schedule.device is not None
+    plain = poet.simulate(schedule.traced_graph).energy_joules
+    share = f"{100 * schedule.energy_joules / plain:.1f} % of plain"
+    row = f"energy {schedule.energy_joules:.4g} J ({share}) 100 J {plain:.4g} J"
+    assert row in " ".join(str(schedule).split())
+
+
+def test_a_step_without_times_has_a_table(graph: poet.Graph) -> None:
+    text = json.loads(graph.to_json())
+    for op in text["ops"]:
+        op["seconds"] = 0.0
+    timeless = poet.Graph.from_json(json.dumps(text))
+    schedule = poet.solve(graph=timeless, ram_budget="95%", time_limit_s=5)
+    assert schedule.has_plan and "energy" in str(schedule)
+    slow = schedule_for(timeless, DROP_FIRST, makespan_seconds=1.0)
+    assert "times as long" not in slow.summary(timeless)
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

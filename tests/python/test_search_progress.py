@@ -10,6 +10,7 @@ import torch
 from small_steps import chain_graph, chain_plain_peak
 
 import poet
+from poet._budgets import format_bytes
 from poet._progress import recording_bar
 
 LENGTH = 24
@@ -134,6 +135,7 @@ def test_budgets_may_be_named_and_one_may_be_too_small(graph: poet.Graph) -> Non
     "words",
     [
         {"budgets": "60%"},
+        {"budgets": ["60%", "nope"]},
         {"budgets": []},
         {"points": 1},
         {"minimize": "memory"},
@@ -150,8 +152,22 @@ def test_a_curve_shows_its_progress_where_asked(
     graph: poet.Graph, capsys: pytest.CaptureFixture[str]
 ) -> None:
     poet.pareto(graph=graph, points=2, time_limit_s=1, verbose=True)
-    assert "poet: solving" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "poet: solving" in shown and "poet: looking for the least budget" in shown
+    peak = format_bytes(graph.plain_peak_bytes())
+    assert f"at {peak}" in shown and f"; {peak}: optimal, " in shown
     poet.pareto(graph=graph, points=2, time_limit_s=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_solve_tells_of_what_it_records(capsys: pytest.CaptureFixture[str]) -> None:
+    words: dict[str, Any] = {"model": torch.nn.Linear(8, 8), "inputs": torch.ones(2, 8)}
+    words |= {"loss": torch.sum, "cache_dir": None, "time_limit_s": 1}
+    poet.solve(ram_budget="100%", verbose=True, **words)
+    assert "poet: recording, call 2" in capsys.readouterr().err
+    poet.pareto(budgets=["100%"], verbose=True, **words)
+    assert "poet: recording, call 2" in capsys.readouterr().err
+    poet.solve(ram_budget="100%", **words)
     assert capsys.readouterr().err == ""
 
 

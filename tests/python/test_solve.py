@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import poet
 from poet import _C
 from poet._budgets import machine_ram_bytes
 from poet._solve import worker_path
+from poet._summary import summary
 
 PEAK = chain_plain_peak(6)
 RESIDUAL_BLOCKS = Path(__file__).parents[1] / "data" / "residual_blocks.json"
@@ -219,7 +221,8 @@ def test_a_solved_plan_survives_a_file(graph: poet.Graph, tmp_path: Path) -> Non
     assert loaded.traced_graph is None
     assert "aten::layer" in str(schedule)
     assert "aten::layer" not in str(loaded)
-    assert str(schedule) == loaded.summary(graph)
+    # What the plain step takes of energy is the device's to say, which the file does not name.
+    assert str(schedule) == summary(loaded, graph, schedule.device)
 
 
 def test_a_loaded_plan_takes_along_what_lies_beside_it_and_fits(
@@ -337,6 +340,20 @@ def test_behind_the_originals_four_only_keywords_are_taken(graph: poet.Graph) ->
         poet.solve(graph, "host", "80%", None, graph)  # type: ignore[misc]
     with pytest.raises(TypeError, match="unexpected keyword argument 'budget'"):
         poet.solve(graph=graph, budget=3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"optimizer": "adam"}, {"trainable": "all"}, {"loss": len}, {"batch_size": 2}, {"inputs": ()}],
+)
+@pytest.mark.parametrize("plans", [poet.solve, poet.pareto])
+def test_what_goes_with_a_model_is_refused_beside_a_graph(
+    graph: poet.Graph, plans: Callable[..., object], given: dict[str, Any]
+) -> None:
+    with pytest.raises(poet.ArgumentError, match=f"^{next(iter(given))}: .* beside graph=, which"):
+        plans(graph=graph, **given)
+    with pytest.raises(poet.ArgumentError, match="beside model=the path of a graph file"):
+        poet.solve(model="step.graph.json", optimizer="adam")
 
 
 def test_a_graph_file_that_holds_no_graph_is_refused(tmp_path: Path, graph: poet.Graph) -> None:

@@ -210,6 +210,10 @@ def test_what_model_may_be(tmp_path: Path) -> None:
     for nonsense in (None, 3, [net]):
         with pytest.raises(poet.ArgumentError, match="model: expected"):
             poet.solve(model=nonsense)
+    makers = ((nn.Linear, "the class Linear. Make one of it"), (network, "the function network"))
+    for maker, says in makers:
+        with pytest.raises(poet.ArgumentError, match=f"^model: expected .*got {says}"):
+            poet.solve(model=maker, inputs=(x,))
     with pytest.raises(poet.ArgumentError, match="'resnet18_cifar'"):
         poet.solve(model="resnet18cifar")
 

@@ -427,6 +427,14 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
         poet.wrap(lambda: None, **arguments)
 
 
+def test_a_word_that_wrap_does_not_have_is_named_with_those_near_it() -> None:
+    says = r"wrap\(\) got an unexpected keyword argument 'ram_bugdet'. Did you mean 'ram_budget'"
+    with pytest.raises(poet.ArgumentError, match=says):
+        poet.wrap(lambda: None, ram_budget="1GiB", ram_bugdet=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'foo'"):
+        poet.wrap(lambda: None, ram_budget="1GiB", foo=1)  # type: ignore[call-arg]
+
+
 def test_a_step_that_cannot_be_called_or_does_nothing() -> None:
     with pytest.raises(poet.ArgumentError, match="got str"):
         poet.wrap("train", ram_budget="1GiB")  # type: ignore[arg-type]
