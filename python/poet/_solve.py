@@ -131,7 +131,7 @@ def solve(
         deterministic: `time_limit_s` limits work instead of seconds, about as much as a quiet
             machine does in them: the same graph, arguments and solver give the same schedule to the
             last byte, twice and on a busy machine. Seconds of the search are then of work too. With
-            one thread only. A search that hangs is ended all the same, a minute and 20 times as long later.
+            one thread only. A search that hangs is ended after a minute and 20 times as long.
         batch_size: of a preset; None for 1.
         inputs: what an nn.Module is called with: a tensor, a tuple, or a dict of named arguments.
         loss: of an nn.Module: a function of its output that gives one number. None takes the
