@@ -138,7 +138,6 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   const bool follows = !record_next_ && variant != nullptr &&
                        variant->state == VariantState::kPlanned && (!is_hard_ || counting_);
   record_next_ = raised_ = switched_ = false;
-  base_excess_ = 0;
   if (follows) {
     if (!is_hard_) counting_.reset();
     StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
@@ -266,7 +265,6 @@ void Session::settle(StepReport& report) {
     report.num_ops = static_cast<int64_t>(executor_.done());
     tellOfSwitchExcess(report);
     tellOfStayExcess(report);
-    countBaseExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
   } else if (unrecorded_) {

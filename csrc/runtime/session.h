@@ -190,7 +190,6 @@ class POET_API Session final : public Listener,
   void noteMiss(bool failed, const std::string& error, StepReport& report);
   void tellOfSwitchExcess(StepReport& report);
   void tellOfStayExcess(StepReport& report);
-  void countBaseExcess(const StepReport& report);
   void noteExcess(StepReport& report, int64_t bytes, std::string text);
 
   // session_online.cpp
@@ -268,7 +267,6 @@ class POET_API Session final : public Listener,
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
-  int64_t base_excess_ = 0;              // of the running step, for what is new beside it
   std::vector<GrownPlan> grown_;         // for the report of the running step
   std::unordered_set<uint64_t> kept_;    // values that native code has read, by Recorder::keyOf
   std::vector<GrownPlan> to_replan_;     // for the report of the next step that ends well

@@ -68,10 +68,8 @@ bool Session::checkBase() {
       !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
   if (holds && since <= schedule.peak_bytes / kLeastShareTold) return true;
   grown_.push_back(growBase(current_, since, holds));
-  if (holds) return true;
-  base_excess_ = schedule.peak_bytes + more - *schedule.ram_budget_bytes;
-  variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
-  return false;
+  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+  return holds;
 }
 
 GrownPlan Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
@@ -171,13 +169,6 @@ void Session::tellOfSwitchExcess(StepReport& report) {
                : std::string();
   noteExcess(report, plan.excessBytes() + more,
              "having begun under the plan of another stream of operators" + where);
-}
-
-// What is new beside the step is planned for from the next call on: counted, and no cause to warn.
-void Session::countBaseExcess(const StepReport& report) {
-  if (base_excess_ == 0) return;
-  counters_.steps_over_budget += report.over_bytes == 0;
-  counters_.most_over_bytes = std::max(counters_.most_over_bytes, base_excess_);
 }
 
 // Memory that stayed although the plan releases it.
