@@ -16,6 +16,8 @@ from _curves import COLOURS, MIB, NAMES, draw_curves, finish
 from _data import FIGURES, load, measured
 from _planner_figures import cost_over_budget, gap_over_time, time_over_size
 
+ARCHITECTURES = ("resnet18", "gpt2", "bert")  # in the order of the columns
+
 
 def main() -> None:
     """Entry point."""
@@ -32,9 +34,6 @@ def main() -> None:
         _save(gap_over_time(course["search"]), "planner_gap")
         _save(cost_over_budget(course["budgets"]), "planner_budgets")
         _save(time_over_size(course["search"]), "planner_sizes")
-
-
-ARCHITECTURES = ("resnet18", "gpt2", "bert")
 
 
 def _save(figure: Any, name: str) -> None:

@@ -538,7 +538,8 @@ class AwaySearch {
     // With all of it away every other choice's peak can be had, if there is time for transfers.
     const bool all_do = options_.minimize == Objective::kMemory && !options_.runtime_budget_seconds;
     const bool one_of_several = mayChoose() && !all_do;
-    const bool wakes = options_.paging && profile_.wake_joules > 0;
+    const bool wakes =
+        options_.paging && options_.minimize == Objective::kEnergy && profile_.wake_joules > 0;
     const ProgressCallback note = [&](SearchPoint point) {
       point.seconds = deadline_.elapsed();
       history_.push_back(point);
