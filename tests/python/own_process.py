@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import multiprocessing
+import reprlib
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 32, 600, 600
+
+
+def _with_what_it_saw(check: Callable[..., None], *args: object) -> None:
+    """Runs the check; pytest rewrites asserts in its own process only, so a bare one says nothing."""
+    try:
+        check(*args)
+    except AssertionError as error:
+        if error.args:
+            raise
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        names = frame.f_code.co_names + frame.f_code.co_varnames
+        seen = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
+        told = "\n".join(f"  {name} = {_SHORT.repr(value)}" for name, value in seen.items())
+        raise AssertionError(f"line {line} of {frame.f_code.co_filename}\n{told}") from error
 
 
 def in_a_process_of_its_own(
@@ -13,4 +32,4 @@ def in_a_process_of_its_own(
     """Runs `check(*args)` where no other test's tensors lie beside the step."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        pool.submit(check, *args).result(timeout=seconds)
+        pool.submit(_with_what_it_saw, check, *args).result(timeout=seconds)
