@@ -12,6 +12,11 @@ from ci_budget import against_budget
 
 from poet import _C, _profile, _store
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many workers as cores: threads of two of them would wait for each other. Tests of what two
+    # threads compute say so themselves.
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def no_cache_between_tests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,6 @@ def test_every_call_stays_within_a_hard_budget_with_the_same_bits(kind: str, pag
 
 
 def _check_more_beside_the_step(bytes_each: int) -> None:
-    torch.set_num_threads(1)
     plain, wanted_net, x = _net()
     wanted = [plain(x) for _ in range(8)]
     budget = _budget(0.5)
@@ -139,7 +138,6 @@ def test_more_beside_the_step_ends_the_call_and_nothing_is_lost(check: Callable[
 
 def _check_a_plan_that_was_missed() -> None:
     """A little more beside the step than its plan has room for: the next plan has."""
-    torch.set_num_threads(1)
     budget = _budget(0.6)
     own, _, x = _net()
     budget += resident_bytes()
@@ -174,7 +172,6 @@ def test_a_plan_that_was_missed_is_made_again_for_less() -> None:
 
 def _check_state_that_does_not_fit() -> None:
     """AdamW makes its state when the optimizer has begun: a budget that is not hard gives way."""
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     net = nn.Sequential(*[nn.Linear(512, 512) for _ in range(4)])
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
@@ -209,7 +206,6 @@ def test_an_optimizer_that_has_begun_is_stopped_too() -> None:
 
 
 def _check_other_threads() -> None:
-    torch.set_num_threads(1)
     budget = _budget(0.5)
     own, _, x = _net()
     budget += resident_bytes()

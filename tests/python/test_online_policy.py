@@ -245,7 +245,6 @@ def test_departures_new_shapes_and_hopeless_variants_stay_inside_the_budget() ->
 
 def _check_state_of_an_optimizer() -> None:
     """AdamW's state, twice the parameters, lies idle until the step's end; no call has a plan."""
-    torch.set_num_threads(1)
 
     def build() -> tuple[Callable[[torch.Tensor], float], nn.Module]:
         torch.manual_seed(0)

@@ -246,7 +246,6 @@ def _check_peak(step: poet.WrappedStep, schedule: poet.Schedule | None, peak_byt
 def _check_checkpoints_inside(use_reentrant: bool) -> None:
     """Their generator states are made where no operator shows them; the reentrant kind detaches
     the batch, whose alias must not live longer than in plain training."""
-    torch.set_num_threads(1)
     with Peaks() as peaks:
         torch.manual_seed(0)
         net = nn.ModuleList(
@@ -285,7 +284,6 @@ def test_checkpoints_inside_keep_the_predicted_peak(use_reentrant: bool) -> None
 
 def _check_storages_that_grow(slack: float, paging: bool) -> None:
     """An out= argument that is too small, and resize_() of a batch."""
-    torch.set_num_threads(1)
     with Peaks() as peaks:
         torch.manual_seed(0)
         layers = [m for _ in range(6) for m in (nn.Linear(64, 64), nn.GELU())]

@@ -43,7 +43,6 @@ def _batches(count: int) -> list[torch.Tensor]:
 
 def _check_two_trainings_where_one_fits() -> None:
     """Each has four times its parameters in memory; the budget holds six."""
-    torch.set_num_threads(1)
     (first, first_net), (second, second_net) = _training(1), _training(2)
     wanted = [(first(x), second(x)) for x in _batches(8)]
     of_parameters = sum(p.nbytes for p in first_net.parameters())

@@ -143,7 +143,6 @@ def test_accumulation_stays_inside_the_budget(slack: float, paging: bool) -> Non
 def _check_a_batch_that_comes_after_the_parting() -> None:
     """Calls of the second kind are recorded where they leave the plan of the first, before an
     operator has shown the batch, which is one of several that lie in memory."""
-    torch.set_num_threads(1)
     kinds = [0] * 5 + [1, 0, 0, 1, 0, 1, 1, 0, 1, 1]
     with Peaks() as peaks:
         torch.manual_seed(0)

@@ -106,7 +106,6 @@ def _write_batch(x: torch.Tensor, made: list[torch.Tensor]) -> None:
 
 def _check_a_new_raw_read(paging: bool, policed: bool) -> None:
     """What was made from the batch cannot be made again once NumPy has it."""
-    torch.set_num_threads(1)
     plain, got, wanted = _Training(), [], []
     for call in range(8):
         plain.hook = _write_batch if call == 5 else None

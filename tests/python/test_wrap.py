@@ -80,7 +80,7 @@ def budget() -> int:
 
 def _wrapped(model: _Model, budget: int, **options: Any) -> poet.WrappedStep:
     total = budget + resident_bytes([model.net, model.x, model.y])
-    return poet.wrap(model.step, ram_budget=total, background=False, time_limit_s=20, **options)
+    return poet.wrap(model.step, ram_budget=total, background=False, time_limit_s=3, **options)
 
 
 def _train(step: Callable[..., Any], model: _Model, calls: int) -> list[float]:
@@ -123,7 +123,7 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
     results, state = plain(kind, calls)
     probe = build(kind)
     if kind == "accumulation":
-        step = poet.wrap(probe.step, ram_budget="90%", background=False, time_limit_s=10)
+        step = poet.wrap(probe.step, ram_budget="90%", background=False, time_limit_s=3)
         for i in range(6):
             step(*probe.batches(i))
         graph = step.graph
@@ -132,7 +132,7 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
     assert graph is not None
     case = build(kind)
     budget = _midway(graph) + resident_bytes([*case.modules, *case.batches(0)])
-    step = poet.wrap(case.step, ram_budget=budget, background=False, time_limit_s=10)
+    step = poet.wrap(case.step, ram_budget=budget, background=False, time_limit_s=3)
     under_plan = [step(*case.batches(i)) for i in range(calls)]
     assert [str(r) for r in under_plan] == [str(r) for r in results]
     assert differences(state, case.state()) == []
@@ -145,7 +145,7 @@ def test_solved_plans_keep_every_bit(kind: str) -> None:
 def test_percentages_and_background_planning() -> None:
     losses, state = _plain(4)
     model = _Model()
-    step = poet.wrap(model.step, ram_budget="90%", time_limit_s=20)
+    step = poet.wrap(model.step, ram_budget="90%", time_limit_s=3)
     trained = _train(step, model, 3)
     assert step.wait_for_plan(60)
     trained += _train(step, model, 1)
@@ -331,7 +331,7 @@ def test_the_same_storage_in_two_places_is_no_match() -> None:
         return [*results, str(call(a, a)), str(weight.grad), str(call(a, b))]
 
     expected = run(step)
-    wrapped = poet.wrap(step, ram_budget="90%", background=False, time_limit_s=10)
+    wrapped = poet.wrap(step, ram_budget="90%", background=False, time_limit_s=3)
     assert run(wrapped) == expected
 
 
@@ -566,7 +566,7 @@ def test_a_step_wrapped_in_its_class_is_a_method(budget: int) -> None:
             _Model.step,
             ram_budget=budget + resident_bytes([model.net, model.x, model.y]),
             background=False,
-            time_limit_s=20,
+            time_limit_s=3,
         )
 
     del model
@@ -610,7 +610,7 @@ def test_a_wrapped_step_inside_a_wrapped_step_runs_plainly(budget: int) -> None:
         lambda x, y: inner(x, y),
         ram_budget=budget + resident_bytes([model.net, model.x, model.y]),
         background=False,
-        time_limit_s=20,
+        time_limit_s=3,
     )
     assert _train(outer, model, 6) == losses
     assert differences(state, model.state()) == []
@@ -654,7 +654,8 @@ def test_wrapping_a_wrapped_step_is_refused() -> None:
 
 def test_a_plan_of_another_graph_is_refused(budget: int) -> None:
     model = _Model()
-    schedule = poet.solve(graph=poet.trace(model.step, model.x, model.y), ram_budget=budget)
+    graph = poet.trace(model.step, model.x, model.y)
+    schedule = poet.solve(graph=graph, ram_budget=budget, time_limit_s=2)
     other = poet.trace(lambda: torch.ones(5).exp())
     with pytest.raises(poet.ScheduleError, match=other.signature):
         schedule.check_against(other)
@@ -672,7 +673,13 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     torch.manual_seed(1)
     wanted = [plain_model.step(plain_model.x, plain_model.y) for _ in range(60)]
     step = poet.wrap(
-        model.step, ram_budget=4096, background=False, paging=False, cache_dir=None, strict=False
+        model.step,
+        ram_budget=4096,
+        background=False,
+        paging=False,
+        cache_dir=None,
+        strict=False,
+        time_limit_s=2,
     )
     torch.manual_seed(1)
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
@@ -829,7 +836,13 @@ def test_state_of_an_optimizer_that_took_over_can_leave_memory_between_steps() -
 def test_other_shapes_are_recorded_at_once() -> None:
     model = _Model()
     step = poet.wrap(
-        model.step, ram_budget=4096, background=False, paging=False, cache_dir=None, strict=False
+        model.step,
+        ram_budget=4096,
+        background=False,
+        paging=False,
+        cache_dir=None,
+        strict=False,
+        time_limit_s=2,
     )
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
         _calls(step, model, 40)
