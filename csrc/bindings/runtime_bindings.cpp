@@ -337,6 +337,15 @@ void bindRuntime(py::module_& m) {
         forEachPart(t, keep);
       },
       py::arg("tensor"));
+  m.def(
+      "while_swapped",
+      [](const py::handle& a, const py::handle& b, const py::function& swap) {
+        const auto impl = [](const py::handle& tensor) {
+          return THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
+        };
+        KnownTensor::whileSwapped(impl(a), impl(b), [&] { swap(a, b); });
+      },
+      py::arg("a"), py::arg("b"), py::arg("swap"));
   m.def("live_bytes", &AllocatorTap::liveBytes);
   m.def("use_arena", &StepArena::useForGood);
   m.def(

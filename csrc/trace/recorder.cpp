@@ -150,7 +150,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     if (known.is_gradient) parameter_of_gradient_.emplace(known.value.index, known.parameter);
   }
   parameter_tensors_ = prefix.parameters;
-  for (const WeakTensor& weak : parameter_tensors_) {
+  for (const KnownTensor& weak : parameter_tensors_) {
     if (const auto impl = weak.lock()) noteOldGradient(at::Tensor(impl), weak);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -305,11 +305,11 @@ Phase Recorder::currentPhase() {
 void Recorder::noteParameter(const at::Tensor& t, ValueId value) {
   if (!isLeafParameter(t) || values_[static_cast<size_t>(value.index)].producer.valid()) return;
   if (!parameters_.insert(value.index).second) return;
-  parameter_tensors_.emplace_back(t.getIntrusivePtr());
+  parameter_tensors_.emplace_back(t);
   noteOldGradient(t, parameter_tensors_.back());
 }
 
-void Recorder::noteOldGradient(const at::Tensor& parameter, const WeakTensor& weak) {
+void Recorder::noteOldGradient(const at::Tensor& parameter, const KnownTensor& weak) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined() || !isManaged(gradient)) return;
   c10::StorageImpl* storage = gradient.storage().unsafeGetStorageImpl();

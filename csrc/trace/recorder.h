@@ -163,7 +163,7 @@ class Recorder {
   bool mayReplayOn(c10::Device device) const;
   int64_t bytesOfNobody() const;
   void noteParameter(const at::Tensor& t, ValueId value);
-  void noteOldGradient(const at::Tensor& parameter, const WeakTensor& weak);
+  void noteOldGradient(const at::Tensor& parameter, const KnownTensor& weak);
   Phase currentPhase();
   void begin(const c10::OperatorHandle& op, const OpTraits& traits, const torch::jit::Stack& stack);
   void noteKernelEnd(OpId op);
@@ -194,7 +194,7 @@ class Recorder {
   std::unordered_map<c10::StorageImpl*, ValueId> number_;
   std::vector<Living> alive_;
   std::unordered_set<int32_t> inputs_, parameters_, gradients_, written_early_, optimizer_only_;
-  std::vector<WeakTensor> parameter_tensors_;
+  std::vector<KnownTensor> parameter_tensors_;
   struct Known {
     KnownStorage storage;
     c10::StorageImpl* address;
@@ -206,9 +206,9 @@ class Recorder {
   std::unordered_map<c10::StorageImpl*, size_t> known_at_;
   // By value; see Note [Values from before the step].
   std::unordered_map<int32_t, int32_t> input_position_;
-  std::unordered_map<int32_t, WeakTensor> parameter_of_gradient_;
-  std::unordered_map<c10::StorageImpl*, WeakTensor> old_gradients_;  // not shown yet
-  std::unordered_map<c10::StorageImpl*, int32_t> inputs_to_come_;    // of a step that departed
+  std::unordered_map<int32_t, KnownTensor> parameter_of_gradient_;
+  std::unordered_map<c10::StorageImpl*, KnownTensor> old_gradients_;  // not shown yet
+  std::unordered_map<c10::StorageImpl*, int32_t> inputs_to_come_;     // of a step that departed
   // See Note [Storages that grow].
   struct Growth {
     ValueId value;

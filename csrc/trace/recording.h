@@ -13,14 +13,13 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "trace/known_tensor.h"
 
 namespace poet {
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using StorageHold = c10::intrusive_ptr<c10::StorageImpl>;
 
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
-inline WeakTensor noTensor() { return WeakTensor(c10::intrusive_ptr<c10::TensorImpl>()); }
 inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
 
 // One tensor argument or result of an op: where it stood on the stack and how it looked at its
@@ -66,7 +65,7 @@ struct OutsideValue {
   WeakStorage storage = noStorage();
   int32_t input_position = -1;  // among the known storages that a step begins with
   bool is_gradient = false;
-  WeakTensor parameter = noTensor();  // whose gradient it is
+  KnownTensor parameter;  // whose gradient it is
 };
 
 // Note [Memory that others may write]
@@ -96,7 +95,7 @@ struct Recording {
   // Ascending: those that a later step can look for. Inputs and old gradients may have died in
   // this.
   std::vector<OutsideValue> outside;
-  std::vector<WeakTensor> parameters;  // the leaf tensors that the step showed
+  std::vector<KnownTensor> parameters;  // the leaf tensors that the step showed
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;
   // Of the graph's base: what was found after the recording (Note [Outgrown plans]). Ops of another

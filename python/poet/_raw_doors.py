@@ -49,6 +49,27 @@ def _doors() -> list[tuple[object, str]]:
     return [(torch.Tensor, name) for name in _RAW_DOORS]
 
 
+def _put_in_place_of(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Wherever a module has it by name."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for name in [name for name, value in list(names.items()) if value is function]:
+            setattr(module, name, other)
+
+
+def _swapping(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """`swap` refuses tensors that recordings know, unless these let go of them meanwhile."""
+
+    @functools.wraps(swap)
+    def swapping(a: torch.Tensor, b: torch.Tensor) -> None:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            _C.while_swapped(a, b, swap)
+        else:
+            swap(a, b)
+
+    return swapping
+
+
 class _Inside(threading.local):
     door = False  # this thread is inside one: what that goes through says no more
 
@@ -56,9 +77,9 @@ class _Inside(threading.local):
 class _RawDoors:
     """Makes the raw doors bring a value back first, while any step may have values away.
 
-    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own; to_dlpack, a
-    function, is watched from the first step on. Sessions are not kept alive: one that ends brings
-    its values back itself.
+    Thread-safe. At other times the methods of torch.Tensor are PyTorch's own; the functions
+    to_dlpack and swap_tensors are watched from the first step on. Sessions are not kept alive: one
+    that ends brings its values back itself.
     """
 
     def __init__(self) -> None:
@@ -111,12 +132,10 @@ class _RawDoors:
         if self._watches_functions:
             return
         self._watches_functions = True
-        function = torch._C._to_dlpack
-        watched = self._watched(function, for_good=True)
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", {})
-            for name in [name for name, value in list(names.items()) if value is function]:
-                setattr(module, name, watched)
+        to_dlpack = torch._C._to_dlpack
+        _put_in_place_of(to_dlpack, self._watched(to_dlpack, for_good=True))
+        swap = torch._C._swap_tensor_impl
+        _put_in_place_of(swap, _swapping(swap))
 
     def _uninstall(self) -> None:
         if not self._installed:

@@ -363,3 +363,82 @@ def test_a_capsule_made_before_the_first_call_keeps_its_tensor(tmp_path: Path) -
             for seen, p in zip(shared, net.parameters(), strict=True):
                 assert torch.equal(seen, p)
     assert step.stats.followed_steps >= 2
+
+
+# ---- tensors that are swapped
+
+
+def _train_with_swaps(
+    wrap: Callable[[Any, torch.Tensor], Any], calls_an_update: int = 2
+) -> tuple[list[float], Any, Any]:
+    """Every third call new weights take the place of the old ones, gradients and all."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*[m for _ in range(5) for m in (nn.Linear(64, 64), nn.Tanh())])
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    x = torch.randn(512, 64)
+    calls = 0
+
+    def train_step(x: torch.Tensor) -> float:
+        nonlocal calls
+        loss = net(x).square().mean()
+        loss.backward()
+        calls += 1
+        if calls % calls_an_update == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    step = wrap(train_step, x)
+    losses = []
+    for call in range(15):
+        losses.append(step(x))
+        if call % 3 == 2:
+            weights = {name: 0.9 * w.clone() for name, w in net.state_dict().items()}
+            net.load_state_dict(weights)
+    return losses, net.state_dict(), step
+
+
+def _check_swapped_parameters(paging: bool) -> None:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    wanted, wanted_state, _ = _train_with_swaps(lambda step, x: step)
+
+    def wrap(step: Callable[[torch.Tensor], float], x: torch.Tensor) -> poet.WrappedStep:
+        probe = _train_with_swaps(lambda step, x: step, calls_an_update=1)[2]
+        budget = budget_at(0.7, probe, x)
+        return poet.wrap(
+            step,
+            ram_budget=budget,
+            paging=paging,
+            background=False,
+            cache_dir=None,
+            time_limit_s=2,
+        )
+
+    got, state, step = _train_with_swaps(wrap)
+    assert got == wanted
+    assert all(torch.equal(state[name], weight) for name, weight in wanted_state.items())
+    assert step.stats.followed_steps >= 3
+
+
+@pytest.mark.parametrize("paging", [False, True], ids=["recompute", "paging"])
+def test_parameters_that_load_state_dict_swaps(paging: bool) -> None:
+    in_a_process_of_its_own(_check_swapped_parameters, paging)
+
+
+def test_what_cannot_be_swapped_is_refused_by_pytorch_and_known_as_before() -> None:
+    def train_step() -> torch.Tensor:
+        loss = weight.square().sum()
+        loss.backward()
+        return loss.detach()
+
+    weight = torch.ones(64, requires_grad=True)
+    step = poet.wrap(train_step, ram_budget="1GiB", paging=False, cache_dir=None)
+    step()
+    also = torch._C._WeakTensorRef(weight)  # PyTorch's own
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(weight, torch.ones(64, requires_grad=True))
+    del also
+    torch.utils.swap_tensors(weight, torch.full((64,), 2.0, requires_grad=True))
+    assert step().item() == 256
+    with pytest.raises(RuntimeError, match="THPVariable_Check"):
+        torch._C._swap_tensor_impl(weight, 1)
