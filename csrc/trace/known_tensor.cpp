@@ -19,6 +19,12 @@ struct KnownTensor::Cell {
   Cell& operator=(const Cell&) = delete;
   ~Cell();
 
+  void refer(WeakTensor to) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    tensor = std::move(to);
+  }
+
+  std::mutex mutex;  // of its own: steps that know other tensors share none
   WeakTensor tensor = noTensor();
 };
 
@@ -50,13 +56,13 @@ KnownTensor::KnownTensor(const at::Tensor& tensor) {
   cell_ = known.lock();
   if (cell_) return;
   cell_ = std::make_shared<Cell>();
-  cell_->tensor = WeakTensor(tensor.getIntrusivePtr());
+  cell_->refer(WeakTensor(tensor.getIntrusivePtr()));
   known = cell_;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> KnownTensor::lock() const {
   if (!cell_) return {};
-  const std::lock_guard<std::mutex> lock(cells().mutex);
+  const std::lock_guard<std::mutex> lock(cell_->mutex);
   return cell_->tensor.lock();
 }
 
@@ -68,13 +74,13 @@ void KnownTensor::whileSwapped(c10::TensorImpl* a, c10::TensorImpl* b,
     if (known == cells().of.end()) return std::shared_ptr<Cell>();
     std::shared_ptr<Cell> cell = known->second.lock();
     cells().of.erase(known);
-    if (cell) cell->tensor = noTensor();
+    if (cell) cell->refer(noTensor());
     return cell;
   };
   const auto take = [](const std::shared_ptr<Cell>& cell, c10::TensorImpl* tensor) {
     if (!cell) return;
     const std::lock_guard<std::mutex> lock(cells().mutex);
-    cell->tensor = WeakTensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(tensor));
+    cell->refer(WeakTensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(tensor)));
     cells().of[tensor] = cell;
   };
   const std::shared_ptr<Cell> of_a = let_go(a), of_b = let_go(b);

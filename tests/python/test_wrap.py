@@ -668,11 +668,8 @@ def _calls(step: poet.WrappedStep, model: _Model, count: int) -> list[torch.Tens
     return [step(model.x, model.y) for _ in range(count)]
 
 
-def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
-    plain_model, model = _Model(), _Model()
-    torch.manual_seed(1)
-    wanted = [plain_model.step(plain_model.x, plain_model.y) for _ in range(60)]
-    step = poet.wrap(
+def _wrapped_without_a_plan(model: _Model) -> poet.WrappedStep:
+    return poet.wrap(
         model.step,
         ram_budget=4096,
         background=False,
@@ -681,6 +678,13 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
         strict=False,
         time_limit_s=2,
     )
+
+
+def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
+    plain_model, model = _Model(), _Model()
+    torch.manual_seed(1)
+    wanted = [plain_model.step(plain_model.x, plain_model.y) for _ in range(60)]
+    step = _wrapped_without_a_plan(model)
     torch.manual_seed(1)
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
         got = _calls(step, model, 60)
@@ -835,15 +839,7 @@ def test_state_of_an_optimizer_that_took_over_can_leave_memory_between_steps() -
 
 def test_other_shapes_are_recorded_at_once() -> None:
     model = _Model()
-    step = poet.wrap(
-        model.step,
-        ram_budget=4096,
-        background=False,
-        paging=False,
-        cache_dir=None,
-        strict=False,
-        time_limit_s=2,
-    )
+    step = _wrapped_without_a_plan(model)
     with pytest.warns(poet.BudgetWarning, match="no plan within"):
         _calls(step, model, 40)
     before = step.stats.traced_steps
