@@ -20,6 +20,10 @@ constexpr double kRelaxationShare = 0.6;
 // rest.
 constexpr double kRelaxedShare = 0.5;
 constexpr int kMostFreeColumns = 8000;
+// Steps to a proof over every schedule: the first one, and what they grow to. Walks may be far from
+// the optimum where the relaxation is not, and what costs little more than that has few columns.
+constexpr double kCloseEnough = 5e-7;  // of the plain step's seconds, half of kOptimalGap
+constexpr double kFirstStep = 0.1, kMostOfStep = 0.6;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
 
@@ -95,7 +99,7 @@ class LeastCost {
   }
 
   SearchResult solve(bool relaxed, int rounds) {
-    const Program program(problem_, allCandidates(problem_, rounds),
+    const Program program(problem_, allCandidates(problem_, {.rounds = rounds}),
                           {.budget_bytes = budget_,
                            .replay_seconds_limit = options_.replay_seconds_limit,
                            .relaxed = relaxed});
@@ -166,7 +170,7 @@ class LeastPeak {
   }
 
   SearchResult solve(bool relaxed, int rounds) {
-    const Program program(problem_, allCandidates(problem_, rounds),
+    const Program program(problem_, allCandidates(problem_, {.rounds = rounds}),
                           {.budget_bytes = std::max<int64_t>(1, problem_.floor_bytes),
                            .replay_seconds_limit = options_.replay_seconds_limit,
                            .relaxed = relaxed,
@@ -208,7 +212,9 @@ ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOpt
 BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
                           const ExactOptions& options) {
   const Deadline deadline(options.time_limit_seconds);
-  const Program program(problem, allCandidates(problem, 1),
+  const Program program(problem,
+                        allCandidates(problem, {.most_cost = mostCostBelow(problem, best_cost),
+                                                .rows_at_replays = false}),
                         {.budget_bytes = budget_bytes,
                          .replay_seconds_limit = options.replay_seconds_limit,
                          .relaxed = true,
@@ -219,23 +225,34 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   Relaxation root = relax(program, {.time_limit_seconds = kRelaxationShare * deadline.left(),
                                     .solver = options.solver});
   BoundOverAll result;
+  if (root.status == SolverStatus::kInfeasible && std::isfinite(best_cost))
+    return {.any = true, .bound_cost = best_cost, .plan = {}};  // nothing is better
   if (!root.has_bound) return result;
   result.any = true;
   result.bound_cost = std::min(costOf(root.bound), best_cost);
-  if (deadline.over() || !std::isfinite(best_cost)) return result;
+  if (!std::isfinite(best_cost)) return result;
   const double cutoff = (best_cost - problem.constant_cost) * costPerSecond(problem);
-  const int free_columns = fixByReducedCost(cutoff, root);
-  if (free_columns > kMostFreeColumns || !isWorthSearching(free_columns, deadline.left()))
-    return result;
-  const SearchResult found = searchProgram(program, root,
-                                           {.time_limit_seconds = deadline.left(),
-                                            .relative_gap = kProofGap,
-                                            .threads = options.threads,
-                                            .solver = options.solver});
-  const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
-  const double bound = none ? best_cost : std::min(costOf(found.bound), best_cost);
-  result.bound_cost = std::max(result.bound_cost, bound);
-  result.plan = found.plan;
+  const double close_enough = kCloseEnough * problem.plain_seconds * costPerSecond(problem);
+  double bound = root.bound, share = kFirstStep;
+  while (bound < cutoff && !deadline.over()) {
+    Relaxation below = root;
+    const int free_columns = fixByReducedCost(bound + share * (cutoff - bound), below);
+    const bool is_worth = options.tries_anyway || isWorthSearching(free_columns, deadline.left());
+    if (free_columns > kMostFreeColumns || !is_worth) break;
+    const SearchResult found = searchStep(program, root, bound,
+                                          {.time_limit_seconds = deadline.left(),
+                                           .relative_gap = kProofGap,
+                                           .absolute_gap = close_enough,
+                                           .threads = options.threads,
+                                           .cutoff = cutoff,
+                                           .step = share,
+                                           .solver = options.solver});
+    bound = std::max(bound, found.bound);
+    if (found.plan) result.plan = found.plan;
+    if (found.status != SolverStatus::kInfeasible) break;
+    share = std::min(kMostOfStep, 2 * share);
+  }
+  result.bound_cost = std::max(result.bound_cost, std::min(costOf(bound), best_cost));
   return result;
 }
 

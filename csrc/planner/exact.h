@@ -19,7 +19,8 @@ struct ExactOptions {
   std::optional<double> replay_seconds_limit;
   int threads = 1;
   SolverChoice solver = {};
-  double peak_gap = 0;  // relative: leastPeak may stop at plans so close to the bound
+  double peak_gap = 0;        // relative: leastPeak may stop at plans so close to the bound
+  bool tries_anyway = false;  // branch and cut where isWorthSearching() speaks against it, too
 };
 
 // Least cost (in seconds of plain computation) within a budget.

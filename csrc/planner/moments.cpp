@@ -118,10 +118,9 @@ Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t 
   return coarse;
 }
 
-Candidates momentCandidates(const Problem& coarse) {
-  Candidates candidates = allCandidates(coarse, 1, 1);  // a block serves the moment after it, too
-  for (size_t t = 1; t < candidates.size(); t += 2) candidates[t].clear();
-  return candidates;
+Candidates momentCandidates(const Problem& coarse, double most_cost) {
+  // A block serves the moment after it, too.
+  return allCandidates(coarse, {.ahead = 1, .most_cost = most_cost, .rows_at_replays = false});
 }
 
 namespace {
@@ -135,8 +134,9 @@ int plainPeak(const Problem& fine) {
 }
 
 Program programAtMoments(const Problem& coarse, int64_t budget_bytes,
-                         const std::optional<double>& replay_seconds_limit) {
-  return Program(coarse, momentCandidates(coarse),
+                         const std::optional<double>& replay_seconds_limit,
+                         double best_cost = kInfinity) {
+  return Program(coarse, momentCandidates(coarse, mostCostBelow(coarse, best_cost)),
                  {.budget_bytes = budget_bytes,
                   .replay_seconds_limit = replay_seconds_limit,
                   .relaxed = true,
@@ -168,11 +168,13 @@ class BoundAtMoments {
     while (!deadline_.over()) {
       const Problem coarse = atMoments(fine_, moments_, free_bytes_);
       const Program program =
-          programAtMoments(coarse, budget_bytes_, options_.replay_seconds_limit);
+          programAtMoments(coarse, budget_bytes_, options_.replay_seconds_limit, best_cost_);
       if (result_.any && program.numColumns() > kMostColumns) break;
       const double begin = deadline_.elapsed();
       Relaxation root =
           relax(program, {.time_limit_seconds = deadline_.left(), .solver = options_.solver});
+      if (root.status == SolverStatus::kInfeasible && best_cost_ < kInfinity)
+        take(scaled(best_cost_));  // nothing is better
       if (!root.has_bound) break;
       const double known = result_.bound_cost;
       take(root.bound);

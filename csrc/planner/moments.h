@@ -37,7 +37,7 @@ class Program;
 Problem atMoments(const Problem& fine, const std::vector<int>& moments, int64_t free_bytes = 0);
 
 // All replays of a problem at moments, in its blocks.
-Candidates momentCandidates(const Problem& coarse);
+Candidates momentCandidates(const Problem& coarse, double most_cost = kAnyCost);
 
 // By value: whether the relaxation at one moment, the stage at which plain training needs the most,
 // keeps it across that moment (or it is not there then). Nearly whole: what to evict is read off

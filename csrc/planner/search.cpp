@@ -465,7 +465,9 @@ class PlanSearch::Turns {
   }
 
   std::unique_ptr<Program> programWith(int ancestors) const {
-    Candidates candidates = ancestorCandidates(problem_, ancestors, kNear);
+    const double best_cost = goal_.least_peak || !outcome_.best ? kAnyCost : outcome_.best_cost;
+    Candidates candidates =
+        ancestorCandidates(problem_, ancestors, kNear, mostCostBelow(problem_, best_cost));
     for (const ReplayPlan& plan : extra_) include(problem_, plan, candidates);
     include(problem_, current(), candidates);
     return std::make_unique<Program>(

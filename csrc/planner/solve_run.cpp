@@ -49,6 +49,8 @@ constexpr double kMostSecondsAboutLeastPeak = 10;
 // Relative, of the least budget that is reported where there is no plan: nobody waits for the proof
 // that a few bytes of a loss cannot be had as well.
 constexpr double kPeakGap = 1e-3;
+// Replays of the relaxed program of all stages, up to which moments are left out.
+constexpr size_t kFewBoundedCandidates = 3000;
 // Up to here that proof takes milliseconds.
 constexpr size_t kFewCandidates = 200;
 // Of the least budget: where tensors that the step does not touch take more, the message says so.
@@ -96,7 +98,8 @@ class SolveRun {
     }
     offerStarts();
     const size_t most = problem_.pages() ? kMostExactCandidatesWithPages : kMostExactCandidates;
-    const bool small = problem_.exact && countCandidates(allCandidates(problem_, 1)) <= most;
+    const bool small =
+        problem_.exact && countCandidates(allCandidates(problem_, {.enough = most})) <= most;
     return small ? solveSmall() : solveLarge();
   }
 
@@ -142,7 +145,8 @@ class SolveRun {
       refuted = true;
     }
     ExactOptions about = aboutLeastPeak();
-    if (countCandidates(allCandidates(problem_, 1)) > kFewCandidates) about.peak_gap = kPeakGap;
+    if (countCandidates(allCandidates(problem_, {.enough = kFewCandidates})) > kFewCandidates)
+      about.peak_gap = kPeakGap;
     ExactPeak peak = leastPeak(problem_, about);
     if (!peak.proven && !peak.infeasible) takeWalks(peak);
     if (refuted) peak.bound_bytes = std::max(peak.bound_bytes, options_.ram_budget_bytes + 1);
@@ -216,7 +220,11 @@ class SolveRun {
   // ---------------------------------------------------------------------------------------
   Schedule solveLarge() {
     boundable_ = isBoundable();
-    provable_ = boundable_ && isProvable();
+    if (boundable_ && problem_.exact) {
+      const size_t candidates = countToProve();
+      provable_ = candidates <= kMostBoundedCandidates;
+      has_few_candidates_ = candidates <= kFewBoundedCandidates;
+    }
     floor_ = floorOfEverySchedule(problem_, table_, problem_options_);
     if (options_.minimize == Objective::kMemory) {
       const SearchOutcome outcome = searchLeastPeak(0);
@@ -253,7 +261,7 @@ class SolveRun {
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
         // A better plan leaves fewer columns free.
-        if (was_provable && !best_.isOptimal()) proveOverAll();
+        if (was_provable && !best_.isOptimal()) proveOverAll(/*is_last=*/true);
       }
     }
     best_.setPlainBound(plain_.makespan_seconds);
@@ -289,9 +297,11 @@ class SolveRun {
 
   // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
   void boundAllSchedules() {
-    takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
-                             options_.ram_budget_bytes, bestCost(),
-                             exactOptions(provable_ ? kShareAtMoments : 1)));
+    if (!has_few_candidates_) {
+      takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
+                               options_.ram_budget_bytes, bestCost(),
+                               exactOptions(provable_ ? kShareAtMoments : 1)));
+    }
     if (provable_ && best_.gap() > kOptimalGap) proveOverAll();
   }
 
@@ -299,11 +309,13 @@ class SolveRun {
     return best_.best().objectiveValue() / scale() - plain_.makespan_seconds;
   }
 
-  void proveOverAll() {
+  // `is_last`: nothing else has a use for the time.
+  void proveOverAll(bool is_last = false) {
     if (deadline_.over()) return;
     const Problem priced = problemToBound(problem_options_.small_bytes);
-    const BoundOverAll found =
-        boundOverAll(priced, options_.ram_budget_bytes, bestCost(), exactOptions(1));
+    ExactOptions options = exactOptions(1);
+    options.tries_anyway = is_last;
+    const BoundOverAll found = boundOverAll(priced, options_.ram_budget_bytes, bestCost(), options);
     if (found.plan) best_.offer(*found.plan, PlanSource::kBound);
     takeBound(found);
   }
@@ -315,9 +327,10 @@ class SolveRun {
     return bounded && profile_.wake_joules <= 0 && options_.minimize != Objective::kMemory;
   }
 
-  // Is the relaxed program of all stages within reach?
-  bool isProvable() const {
-    return problem_.exact && countCandidates(allCandidates(problem_, 1)) <= kMostBoundedCandidates;
+  // How many replays the relaxed program of all stages has.
+  size_t countToProve() const {
+    return countCandidates(
+        allCandidates(problem_, {.rows_at_replays = false, .enough = kMostBoundedCandidates}));
   }
 
   SearchOutcome searchLeastCost(const std::vector<ReplayPlan>& starts, PlanSource source,
@@ -452,9 +465,12 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
-  std::optional<PlanSearch> search_;           // of the least cost, where transfers block ...
-  std::optional<PriceSearch> price_search_;    // ... and where they do not
-  bool boundable_ = false, provable_ = false;  // and not tried yet
+  std::optional<PlanSearch> search_;         // of the least cost, where transfers block ...
+  std::optional<PriceSearch> price_search_;  // ... and where they do not
+  // Is there a bound over every schedule at all, and is the relaxed program of all stages within
+  // reach? Not tried yet.
+  bool boundable_ = false, provable_ = false;
+  bool has_few_candidates_ = false;  // within such easy reach that its moments say nothing sooner
 };
 
 }  // namespace

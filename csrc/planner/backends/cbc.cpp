@@ -196,9 +196,11 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
   if (!settings.cuts) Cbc_setParameter(cbc.get(), "cuts", "off");
   setNumber(cbc.get(), "ratio", options.relative_gap);
   setNumber(cbc.get(), "allow", options.absolute_gap);
+  // What is better by less than the gap is not looked for either.
+  if (options.absolute_gap > 0) setNumber(cbc.get(), "increment", options.absolute_gap);
   if (options.threads > 1) setNumber(cbc.get(), "threads", options.threads);
   if (std::isfinite(options.cutoff)) {
-    aimBelow(cbc.get(), options.cutoff);
+    aimBelow(cbc.get(), options.cutoff + options.absolute_gap);
   } else {
     setStart(cbc.get(), options.start);
   }
@@ -222,6 +224,9 @@ MipResult branchAndCut(const SparseModel& model, const MipOptions& options,
     const double gap =
         std::max(options.absolute_gap, options.relative_gap * std::abs(result.objective));
     result.bound = std::max(result.bound, result.objective - gap);
+    // Nor does its bound know of what was left out for the gap's sake.
+    if (options.absolute_gap > 0)
+      result.bound = std::min(result.bound, result.objective - options.absolute_gap);
   }
   return result;
 }

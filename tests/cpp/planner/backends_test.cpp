@@ -341,30 +341,35 @@ TEST_P(Backend, KeepsItsTimeLimitAndItsStart) {
   EXPECT_LT(result.bound, result.objective);
 }
 
-TEST_P(Backend, AgreesWithCbcOnRandomPrograms) {
-  std::mt19937_64 random(3);
+Program randomProgram(std::mt19937_64& random) {
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
   };
+  Program program;
+  const int columns = draw(3, 12);
+  for (int c = 0; c < columns; ++c) {
+    if (draw(0, 3) > 0) {
+      program.integer(draw(-9, 9), 0, draw(1, 3));
+    } else {
+      program.column(draw(-9, 9), draw(-2, 0), draw(1, 4));
+    }
+  }
+  for (int r = draw(2, 8); r > 0; --r) {
+    std::vector<Term> terms;
+    for (int c = 0; c < columns; ++c) {
+      if (draw(0, 1) == 1) terms.push_back({c, static_cast<double>(draw(-5, 9))});
+    }
+    const double upper = draw(0, 20);
+    program.row(terms, draw(0, 1) == 1 ? upper - draw(0, 8) : -kInfinity, upper);
+  }
+  return program;
+}
+
+TEST_P(Backend, AgreesWithCbcOnRandomPrograms) {
+  std::mt19937_64 random(3);
   for (int i = 0; i < 25; ++i) {
     SCOPED_TRACE(i);
-    Program program;
-    const int columns = draw(3, 12);
-    for (int c = 0; c < columns; ++c) {
-      if (draw(0, 3) > 0) {
-        program.integer(draw(-9, 9), 0, draw(1, 3));
-      } else {
-        program.column(draw(-9, 9), draw(-2, 0), draw(1, 4));
-      }
-    }
-    for (int r = draw(2, 8); r > 0; --r) {
-      std::vector<Term> terms;
-      for (int c = 0; c < columns; ++c) {
-        if (draw(0, 1) == 1) terms.push_back({c, static_cast<double>(draw(-5, 9))});
-      }
-      const double upper = draw(0, 20);
-      program.row(terms, draw(0, 1) == 1 ? upper - draw(0, 8) : -kInfinity, upper);
-    }
+    const Program program = randomProgram(random);
     const MipResult mine = mip(program, {.relative_gap = 0});
     const MipResult known = solveMip(
         program.model(),
@@ -374,6 +379,31 @@ TEST_P(Backend, AgreesWithCbcOnRandomPrograms) {
     EXPECT_NEAR(mine.objective, known.objective, 1e-5);
     expectFeasible(program.model(), mine.x);
   }
+}
+
+TEST_P(Backend, ClaimsNoMoreThanItsGapAllows) {
+  std::mt19937_64 random(7);
+  int compared = 0;
+  for (int i = 0; i < 25; ++i) {
+    SCOPED_TRACE(i);
+    const Program program = randomProgram(random);
+    const MipResult known = solveMip(
+        program.model(),
+        {.time_limit_seconds = kSeconds, .relative_gap = 0, .solver = choiceOf(SolverKind::kCbc)});
+    if (known.status != SolverStatus::kOptimal) continue;
+    for (const double gap : {0.5, 4.0}) {
+      for (const double above : {0.3, 6.0, kInfinity}) {
+        const MipResult found = mip(
+            program, {.relative_gap = 0, .absolute_gap = gap, .cutoff = known.objective + above});
+        ASSERT_EQ(found.status, SolverStatus::kOptimal);
+        EXPECT_LE(found.bound, known.objective + 1e-5);
+        EXPECT_LE(found.objective, known.objective + gap + 1e-5);
+        EXPECT_GE(found.bound, found.objective - gap - 1e-5);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Solvers, Backend,

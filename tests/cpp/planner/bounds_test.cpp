@@ -86,7 +86,7 @@ TEST(PathCuts, AreKeptByEveryPlan) {
     SCOPED_TRACE(seed);
     const Small small(static_cast<uint64_t>(seed) + 9000, seed % 2 == 1);
     for (const bool relaxed : {false, true}) {
-      const Program program(small.problem, allCandidates(small.problem, 1),
+      const Program program(small.problem, allCandidates(small.problem),
                             {.budget_bytes = small.budget,
                              .replay_seconds_limit = std::nullopt,
                              .relaxed = relaxed,
@@ -117,7 +117,7 @@ TEST(SafeBound, IsNeverAboveTheOptimum) {
     SCOPED_TRACE(seed);
     const Small small(static_cast<uint64_t>(seed) + 30000, seed % 2 == 1);
     const Program program(
-        small.problem, allCandidates(small.problem, 1),
+        small.problem, allCandidates(small.problem),
         {.budget_bytes = small.budget, .replay_seconds_limit = std::nullopt, .relaxed = true});
     const SparseModel model = relax(program, {.time_limit_seconds = 5}).model;
     const LpResult solved = makeLpSolver(model, choiceOf(SolverKind::kCbc))->solve(10);

@@ -4,11 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <random>
 
 #include "graph/recipes.h"
 #include "planner/exact.h"
+#include "planner/lp_loop.h"
 #include "planner/problem.h"
+#include "planner/program.h"
+#include "planner/program_search.h"
 #include "planner/random_graph.h"
+#include "schedule/simulator.h"
 #include "support/property_cases.h"
 
 namespace poet::planner {
@@ -46,7 +53,7 @@ TEST(Candidates, NoPlanWithDominatedRecomputesIsCheaper) {
     dominated += countDominated(problem);
     Problem every = problem;
     for (Replay& replay : every.replays) replay.dominated = false;
-    EXPECT_GE(countCandidates(allCandidates(every, 1)), countCandidates(allCandidates(problem, 1)));
+    EXPECT_GE(countCandidates(allCandidates(every)), countCandidates(allCandidates(problem)));
     const int64_t budget = problem.floor_bytes + 1;
     ExactOptions limits;
     limits.time_limit_seconds = 20;
@@ -90,6 +97,96 @@ TEST(Candidates, RecomputesStayWhereTheStoreIsDearerOrTooSlowForADeadline) {
   const ProblemOptions untimed{.paging = true, .has_deadline = false};
   EXPECT_LT(countDominated(Problem(graph, table, slow, timed)),
             countDominated(Problem(graph, table, slow, untimed)));
+}
+
+// The optimum of the relaxed program that looks at memory during first executions alone.
+SearchResult optimumOver(const Problem& problem, const Candidates& candidates, int64_t budget,
+                         const std::optional<double>& seconds) {
+  const Program program(problem, candidates,
+                        {.budget_bytes = budget,
+                         .replay_seconds_limit = seconds,
+                         .relaxed = true,
+                         .rows_at_replays = false});
+  Relaxation root = relax(program, {.time_limit_seconds = 20});
+  if (root.status == SolverStatus::kInfeasible)
+    return {.status = SolverStatus::kInfeasible, .plan = {}, .bound = kInfinity};
+  return searchProgram(program, root, {.time_limit_seconds = 20});
+}
+
+// Notes [Anchored replays] and [Replays that cost too much]
+TEST(Candidates, AnchoredReplaysAttainTheOptimumOfAll) {
+  size_t all = 0, anchored = 0, cheap = 0;
+  int decided = 0, with_cost = 0, infeasible = 0;
+  for (int i = 0; i < testing::propertyCases(60); ++i) {
+    SCOPED_TRACE(i);
+    const Graph graph = testing::randomGraph(98000 + static_cast<uint64_t>(i), i % 5);
+    const RecipeTable table(graph);
+    const DeviceProfile device = deviceWithStore(1 + i % 7);
+    const ProblemOptions options{.objective = Objective::kTime, .paging = i % 3 == 0};
+    const Problem problem(graph, table, device, options);
+    std::mt19937_64 random(static_cast<uint64_t>(i));
+    const int64_t peak = std::max(problem.floor_bytes, simulatePlain(graph, device).peak_bytes);
+    const int64_t budget =
+        std::uniform_int_distribution<int64_t>(problem.floor_bytes, peak)(random);
+    std::optional<double> seconds;
+    if (i % 4 == 0) seconds = 0.3 * problem.plain_seconds;
+    const Candidates every = allCandidates(problem);
+    const Candidates some = allCandidates(problem, {.rows_at_replays = false});
+    all += countCandidates(every);
+    anchored += countCandidates(some);
+    const SearchResult truth = optimumOver(problem, every, budget, seconds);
+    if (truth.status == SolverStatus::kStopped) continue;
+    ++decided;
+    const SearchResult found = optimumOver(problem, some, budget, seconds);
+    ASSERT_EQ(found.status, truth.status);
+    if (truth.status == SolverStatus::kInfeasible) {
+      ++infeasible;
+      continue;
+    }
+    EXPECT_NEAR(found.bound, truth.bound, 1e-5);
+    // Of what costs no more than the optimum something attains it.
+    const double cost = problem.constant_cost + truth.bound / costPerSecond(problem);
+    with_cost += truth.bound > 1e-6;
+    const Candidates few = allCandidates(
+        problem, {.most_cost = mostCostBelow(problem, cost + 1e-6), .rows_at_replays = false});
+    cheap += countCandidates(few);
+    const SearchResult again = optimumOver(problem, few, budget, seconds);
+    ASSERT_EQ(again.status, truth.status);
+    EXPECT_NEAR(again.bound, truth.bound, 1e-5);
+  }
+  std::printf("%zu replays, %zu anchored, %zu of them cheap; %d optima, %d of some cost, %d none\n",
+              all, anchored, cheap, decided, with_cost, infeasible);
+  EXPECT_LT(anchored, all);
+  EXPECT_LT(cheap, anchored);
+  EXPECT_GT(decided, testing::propertyCases(60) / 2);
+  EXPECT_GT(with_cost, decided / 4);
+}
+
+// Where a wake-up costs something an early page-in may save one: nothing is left out.
+TEST(Candidates, WakeUpsKeepReplaysWhereTheyAre) {
+  const Graph graph = testing::randomGraph(98001, 3);
+  const RecipeTable table(graph);
+  DeviceProfile waking = deviceWithStore(2);
+  waking.compute_watts = 1;
+  waking.wake_joules = 1;
+  const Problem problem(graph, table, waking, {.paging = true});
+  const size_t every = countCandidates(allCandidates(problem));
+  EXPECT_EQ(countCandidates(allCandidates(problem, {.rows_at_replays = false})), every);
+  const DeviceProfile asleep = deviceWithStore(2);
+  const Problem without(graph, table, asleep, {.paging = true});
+  EXPECT_LT(countCandidates(allCandidates(without, {.rows_at_replays = false})), every);
+}
+
+TEST(Candidates, CountingEndsOnceThereAreEnough) {
+  const Graph graph = testing::randomGraph(98002, 4);
+  const RecipeTable table(graph);
+  const DeviceProfile device = deviceWithStore(1);
+  const Problem problem(graph, table, device, {});
+  const size_t every = countCandidates(allCandidates(problem));
+  const size_t enough = every / 2;
+  const size_t counted = countCandidates(allCandidates(problem, {.enough = enough}));
+  EXPECT_GT(counted, enough);
+  EXPECT_LT(counted, every);
 }
 
 }  // namespace

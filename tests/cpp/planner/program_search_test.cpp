@@ -63,7 +63,7 @@ TEST(StepsToAProof, EndAtTheOptimumWhateverTheCutoffIs) {
     const int64_t budget = std::max<int64_t>(
         1,
         std::uniform_int_distribution<int64_t>(std::min(problem.floor_bytes, peak), peak)(random));
-    const Program program(problem, allCandidates(problem, 1),
+    const Program program(problem, allCandidates(problem),
                           {.budget_bytes = budget, .replay_seconds_limit = std::nullopt});
     Relaxation root = relax(program, {.time_limit_seconds = kSeconds});
     if (root.status != SolverStatus::kOptimal) continue;
@@ -88,6 +88,34 @@ TEST(StepsToAProof, EndAtTheOptimumWhateverTheCutoffIs) {
   EXPECT_GT(compared, numCases() / 2);
   EXPECT_GT(replaying, numCases() / 10);
   EXPECT_GT(several, 0);
+}
+
+// CBC without preprocessing cut off the cheapest plan of this program, which fills the budget to
+// the byte, and with a cutoff it said that there was none.
+TEST(SearchProgram, FindsThePlanThatFillsTheBudget) {
+  const Graph graph = randomGraph(98264, 4);
+  DeviceProfile device;
+  device.name = "test";
+  device.store_read_rate = device.store_write_rate = 6;
+  const RecipeTable table(graph);
+  const Problem problem(graph, table, device, {.objective = Objective::kTime, .paging = true});
+  constexpr int64_t kBudget = 47;
+  const Program program(problem, allCandidates(problem),
+                        {.budget_bytes = kBudget,
+                         .replay_seconds_limit = 0.3 * problem.plain_seconds,
+                         .relaxed = true,
+                         .rows_at_replays = false});
+  const double cost = 5.0 / 3;
+  for (const double cutoff : {kInfinity, 1.8, 1.7}) {
+    Relaxation root = relax(program, {.time_limit_seconds = kSeconds});
+    const SearchResult found = searchProgram(
+        program, root, {.time_limit_seconds = kSeconds, .cutoff = cutoff * costPerSecond(problem)});
+    ASSERT_EQ(found.status, SolverStatus::kOptimal);
+    EXPECT_NEAR(found.bound, cost * costPerSecond(problem), kTolerance);
+    const Timeline timeline = makeTimeline(problem, *found.plan);
+    EXPECT_NEAR(timeline.replay_cost, cost, kTolerance);
+    EXPECT_EQ(timeline.peak_bytes, kBudget);
+  }
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(Program, RowsNameAColumnOnce) {
   const DeviceProfile profile = hostProfile();
   ASSERT_GT(profile.generator_state_bytes, 0);
   const Problem problem(graph, table, profile, {});
-  const Program program(problem, allCandidates(problem, 1),
+  const Program program(problem, allCandidates(problem),
                         {.budget_bytes = 702, .replay_seconds_limit = std::nullopt});
   std::vector<Term> terms;
   bool doubled = false;

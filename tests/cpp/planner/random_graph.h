@@ -14,14 +14,15 @@ namespace poet::testing {
 
 class RandomGraph {
  public:
-  explicit RandomGraph(uint64_t seed) : random_(seed) {}
+  // `longer`: so many ops more, forward and backward each.
+  explicit RandomGraph(uint64_t seed, int longer = 0) : random_(seed), longer_(longer) {}
 
   Graph make() {
     const int parameters = draw(1, 2);
     for (int i = 0; i < parameters; ++i) addValue(kNoOp, ValueKind::kParameter, draw(1, 6));
     addValue(kNoOp, ValueKind::kInput, draw(1, 8));
-    const int forward = draw(3, 5);
-    const int backward = draw(2, 4);
+    const int forward = draw(3, 5) + longer_;
+    const int backward = draw(2, 4) + longer_;
     for (int k = 0; k < forward; ++k) addOp(Phase::kForward);
     for (int k = 0; k < backward; ++k) addOp(Phase::kBackward);
     if (chance(0.5)) addUpdate(parameters);
@@ -115,10 +116,11 @@ class RandomGraph {
   }
 
   std::mt19937_64 random_;
+  const int longer_;
   std::vector<Op> ops_;
   std::vector<Value> values_;
 };
 
-inline Graph randomGraph(uint64_t seed) { return RandomGraph(seed).make(); }
+inline Graph randomGraph(uint64_t seed, int longer = 0) { return RandomGraph(seed, longer).make(); }
 
 }  // namespace poet::testing
