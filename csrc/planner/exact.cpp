@@ -20,10 +20,9 @@ constexpr double kRelaxationShare = 0.6;
 // rest.
 constexpr double kRelaxedShare = 0.5;
 constexpr int kMostFreeColumns = 8000;
-// Steps to a proof over every schedule: the first one, and what they grow to. Walks may be far from
-// the optimum where the relaxation is not, and what costs little more than that has few columns.
-constexpr double kCloseEnough = 5e-7;  // of the plain step's seconds, half of kOptimalGap
-constexpr double kFirstStep = 0.1, kMostOfStep = 0.6;
+// Of the plain step's seconds, half of kOptimalGap. Where many values are of one size, the last
+// digits are most of the work.
+constexpr double kCloseEnough = 5e-7;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
 
@@ -209,11 +208,11 @@ ExactPlan leastCost(const Problem& problem, int64_t budget_bytes, const ExactOpt
   return LeastCost(problem, budget_bytes, options).run();
 }
 
-BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
+BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const KnownPlan& best,
                           const ExactOptions& options) {
   const Deadline deadline(options.time_limit_seconds);
   const Program program(problem,
-                        allCandidates(problem, {.most_cost = mostCostBelow(problem, best_cost),
+                        allCandidates(problem, {.most_cost = mostCostBelow(problem, best.cost),
                                                 .rows_at_replays = false}),
                         {.budget_bytes = budget_bytes,
                          .replay_seconds_limit = options.replay_seconds_limit,
@@ -224,35 +223,29 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double b
   };
   Relaxation root = relax(program, {.time_limit_seconds = kRelaxationShare * deadline.left(),
                                     .solver = options.solver});
+  if (root.status == SolverStatus::kInfeasible && std::isfinite(best.cost))
+    return {.any = true, .bound_cost = best.cost, .plan = {}};  // nothing is better
   BoundOverAll result;
-  if (root.status == SolverStatus::kInfeasible && std::isfinite(best_cost))
-    return {.any = true, .bound_cost = best_cost, .plan = {}};  // nothing is better
   if (!root.has_bound) return result;
   result.any = true;
-  result.bound_cost = std::min(costOf(root.bound), best_cost);
-  if (!std::isfinite(best_cost)) return result;
-  const double cutoff = (best_cost - problem.constant_cost) * costPerSecond(problem);
-  const double close_enough = kCloseEnough * problem.plain_seconds * costPerSecond(problem);
-  double bound = root.bound, share = kFirstStep;
-  while (bound < cutoff && !deadline.over()) {
-    Relaxation below = root;
-    const int free_columns = fixByReducedCost(bound + share * (cutoff - bound), below);
-    const bool is_worth = options.tries_anyway || isWorthSearching(free_columns, deadline.left());
-    if (free_columns > kMostFreeColumns || !is_worth) break;
-    const SearchResult found = searchStep(program, root, bound,
-                                          {.time_limit_seconds = deadline.left(),
-                                           .relative_gap = kProofGap,
-                                           .absolute_gap = close_enough,
-                                           .threads = options.threads,
-                                           .cutoff = cutoff,
-                                           .step = share,
-                                           .solver = options.solver});
-    bound = std::max(bound, found.bound);
-    if (found.plan) result.plan = found.plan;
-    if (found.status != SolverStatus::kInfeasible) break;
-    share = std::min(kMostOfStep, 2 * share);
-  }
-  result.bound_cost = std::max(result.bound_cost, std::min(costOf(bound), best_cost));
+  result.bound_cost = std::min(costOf(root.bound), best.cost);
+  if (deadline.over() || !std::isfinite(best.cost)) return result;
+  const double cutoff = (best.cost - problem.constant_cost) * costPerSecond(problem);
+  const int free_columns = fixByReducedCost(cutoff, root);
+  const bool is_worth = best.is_last || isWorthSearching(free_columns, deadline.left());
+  if (free_columns > kMostFreeColumns || !is_worth) return result;
+  const SearchResult found =
+      searchProgram(program, root,
+                    {.time_limit_seconds = deadline.left(),
+                     .relative_gap = kProofGap,
+                     .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
+                     .threads = options.threads,
+                     .start = best.plan,
+                     .solver = options.solver});
+  const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
+  const double bound = none ? best.cost : std::min(costOf(found.bound), best.cost);
+  result.bound_cost = std::max(result.bound_cost, bound);
+  result.plan = found.plan;
   return result;
 }
 

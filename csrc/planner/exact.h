@@ -1,6 +1,7 @@
 // Small graphs: plans with a proof, over every schedule. See Note [Bounds for every schedule].
 #pragma once
 
+#include <limits>
 #include <optional>
 
 #include "planner/problem.h"
@@ -19,8 +20,7 @@ struct ExactOptions {
   std::optional<double> replay_seconds_limit;
   int threads = 1;
   SolverChoice solver = {};
-  double peak_gap = 0;        // relative: leastPeak may stop at plans so close to the bound
-  bool tries_anyway = false;  // branch and cut where isWorthSearching() speaks against it, too
+  double peak_gap = 0;  // relative: leastPeak may stop at plans so close to the bound
 };
 
 // Least cost (in seconds of plain computation) within a budget.
@@ -42,7 +42,12 @@ struct BoundOverAll {
   double bound_cost = 0;           // no schedule costs less, in seconds of plain computation
   std::optional<ReplayPlan> plan;  // of the relaxed program; it may exceed the budget
 };
-BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, double best_cost,
+struct KnownPlan {
+  const ReplayPlan* plan = nullptr;  // null: none
+  double cost = std::numeric_limits<double>::infinity();
+  bool is_last = false;  // nothing else has a use for the time, be it as short as it may
+};
+BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const KnownPlan& best,
                           const ExactOptions& options);
 
 // Whether branch and cut over so many free columns gets anywhere in the time: its root alone, with

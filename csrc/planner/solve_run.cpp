@@ -38,6 +38,8 @@ constexpr double kEnoughGapOfShortSteps = 0.009;
 constexpr int kMostStagesOfShortSteps = 300;
 // Of the time left then: for the bound at moments, where a proof follows.
 constexpr double kShareAtMoments = 0.25;
+// Likewise, for the first look for a proof, where the search goes on after it.
+constexpr double kShareOfFirstProof = 0.4;
 // Of the time limit, for a first bound at moments.
 constexpr double kShareOfFirstBound = 0.05;
 // Likewise; then a small graph that has no proof yet is searched like a large one.
@@ -260,9 +262,9 @@ class SolveRun {
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
             refuted ? more.bound_cost : std::max(outcome.bound_cost, more.bound_cost);
-        // A better plan leaves fewer columns free.
-        if (was_provable && !best_.isOptimal()) proveOverAll(/*is_last=*/true);
       }
+      // A better plan leaves fewer columns free.
+      if (was_provable && !best_.isOptimal()) proveOverAll(/*is_last=*/true);
     }
     best_.setPlainBound(plain_.makespan_seconds);
     return blocking_ ? best_.finished(plain_.makespan_seconds + outcome.bound_cost, "candidates")
@@ -302,7 +304,7 @@ class SolveRun {
                                options_.ram_budget_bytes, bestCost(),
                                exactOptions(provable_ ? kShareAtMoments : 1)));
     }
-    if (provable_ && best_.gap() > kOptimalGap) proveOverAll();
+    if (provable_ && !best_.isOptimal()) proveOverAll(/*is_last=*/false);
   }
 
   double bestCost() const {
@@ -310,12 +312,14 @@ class SolveRun {
   }
 
   // `is_last`: nothing else has a use for the time.
-  void proveOverAll(bool is_last = false) {
+  void proveOverAll(bool is_last) {
     if (deadline_.over()) return;
     const Problem priced = problemToBound(problem_options_.small_bytes);
-    ExactOptions options = exactOptions(1);
-    options.tries_anyway = is_last;
-    const BoundOverAll found = boundOverAll(priced, options_.ram_budget_bytes, bestCost(), options);
+    const ReplayPlan& best = best_.bestPlan();
+    const double share = is_last || has_few_candidates_ ? 1 : kShareOfFirstProof;
+    const BoundOverAll found =
+        boundOverAll(priced, options_.ram_budget_bytes,
+                     {.plan = &best, .cost = bestCost(), .is_last = is_last}, exactOptions(share));
     if (found.plan) best_.offer(*found.plan, PlanSource::kBound);
     takeBound(found);
   }

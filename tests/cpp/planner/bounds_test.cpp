@@ -160,7 +160,7 @@ TEST(BoundOverAll, IsNeverAboveTheTruth) {
     const double infinite = std::numeric_limits<double>::infinity();
     for (const double best : {infinite, cost, 2 * cost + 1}) {
       const BoundOverAll found =
-          boundOverAll(small.problem, small.budget, best,
+          boundOverAll(small.problem, small.budget, {.cost = best},
                        {.time_limit_seconds = 10, .replay_seconds_limit = std::nullopt});
       ASSERT_TRUE(found.any);
       EXPECT_LE(found.bound_cost, cost + 1e-6);
