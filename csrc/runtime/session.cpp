@@ -264,6 +264,7 @@ void Session::settle(StepReport& report) {
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
     tellOfSwitchExcess(report);
+    tellOfGrowthExcess(report);
     tellOfStayExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
@@ -414,13 +415,35 @@ void Session::depart(std::string why) {
     executor_.handOverUnshown();
     executor_.restoreAll();
     for (const WeakStorage& one : bound) enrollIfAlive(one);
-    recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), executor_.done(), bound,
-                                           executor_.shifts(), inputs_, device_);
-    recorder_->noteMayBeWritten(executor_.writtenElsewhere());
+    recordFromHere(bound);
     executor_.end();
   }
   recorder_->setInOptimizer(optimizer_depth_ > 0);
   mode_ = Mode::kDeparted;
+}
+
+// The ops so far are those of the plan. `bound`: by value, what they have shown and is alive.
+void Session::recordFromHere(const std::vector<WeakStorage>& bound) {
+  const Recording& recording = executor_.plan().recording();
+  const size_t done = executor_.done();
+  recorder_ =
+      std::make_unique<Recorder>(recording, done, bound, executor_.shifts(), inputs_, device_);
+  recorder_->noteMayBeWritten(executor_.writtenElsewhere());
+  std::vector<KnownStorage> to_come;
+  const Variant* variant = variants_.find(current_);
+  for (const OutsideValue& outside : variant != nullptr ? variant->outside : recording.outside) {
+    const auto v = static_cast<size_t>(outside.value.index);
+    if (v >= recording.first_shown.size() ||
+        recording.first_shown[v] < OpId(static_cast<int64_t>(done)) ||
+        outside.input_position >= 0 || outside.is_gradient)
+      continue;
+    const Value& value = recording.graph->value(outside.value);
+    to_come.push_back({.storage = outside.storage,
+                       .bytes = value.bytes,
+                       .kind = value.kind == ValueKind::kParameter ? ValueKind::kParameter
+                                                                   : ValueKind::kBuffer});
+  }
+  recorder_->expectFromBefore(to_come);
 }
 
 // An op made something else than was traced: it has run, so the rest of the step cannot be traced

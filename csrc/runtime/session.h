@@ -172,6 +172,7 @@ class POET_API Session final : public Listener,
   bool switchVariant(const c10::OperatorHandle& op, const c10::IValue* args);
   void depart(std::string why);
   void loseTrack(std::string why);
+  void recordFromHere(const std::vector<WeakStorage>& bound);
   void finishFollowed();
   void settle(StepReport& report);
   void closeStep();
@@ -189,6 +190,7 @@ class POET_API Session final : public Listener,
   void limitHard();
   void noteMiss(bool failed, const std::string& error, StepReport& report);
   void tellOfSwitchExcess(StepReport& report);
+  void tellOfGrowthExcess(StepReport& report);
   void tellOfStayExcess(StepReport& report);
   void noteExcess(StepReport& report, int64_t bytes, std::string text);
 

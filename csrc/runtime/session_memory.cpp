@@ -62,6 +62,7 @@ bool Session::checkBase() {
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
+  variant.more_bytes = std::max<int64_t>(0, more);
   const int64_t since = base - graph.baseBytes();
   if (since <= 0) return true;  // another plan is on its way, or its peak is known
   const bool holds =
@@ -171,6 +172,17 @@ void Session::tellOfSwitchExcess(StepReport& report) {
              "having begun under the plan of another stream of operators" + where);
 }
 
+// What lies beside the step since its plan was made, until another plan is there. At the step's
+// peak, if it is still there then.
+void Session::tellOfGrowthExcess(StepReport& report) {
+  const int64_t more = variants_.find(current_)->more_bytes;
+  const Schedule& schedule = executor_.plan().schedule();
+  if (switched_ || more == 0 || !schedule.ram_budget_bytes) return;
+  noteExcess(report, schedule.peak_bytes + more - *schedule.ram_budget_bytes,
+             detail::message("for ", more, " bytes (", formatBytes(more),
+                             ") more lie beside the step than when its plan was made"));
+}
+
 // Memory that stayed although the plan releases it.
 void Session::tellOfStayExcess(StepReport& report) {
   const StayExcess& excess = executor_.stayExcess();
@@ -183,7 +195,7 @@ void Session::tellOfStayExcess(StepReport& report) {
 }
 
 void Session::noteExcess(StepReport& report, int64_t bytes, std::string text) {
-  if (bytes <= report.over_bytes) return;
+  if (bytes <= std::max<int64_t>(0, report.over_bytes)) return;
   counters_.steps_over_budget += report.over_bytes == 0;
   report.over_bytes = bytes;
   report.over_text = detail::message("by ", bytes, " bytes, ", text);

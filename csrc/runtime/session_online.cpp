@@ -94,9 +94,7 @@ void Session::departOnline() {
     if (dead[v]) bound[v] = noStorage();
   }
   const size_t done = executor_.done();
-  recorder_ = std::make_unique<Recorder>(executor_.plan().recording(), done, bound,
-                                         executor_.shifts(), inputs_);
-  recorder_->noteMayBeWritten(executor_.writtenElsewhere());
+  recordFromHere(bound);
   const int64_t unshown = executor_.unshownBytes();
   executor_.handOverUnshown();
   policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);

@@ -201,6 +201,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
+  variant->more_bytes = 0;
 }
 
 std::shared_ptr<CompiledPlan> VariantSet::joinedPlan(

@@ -41,6 +41,7 @@ struct Variant {
   std::optional<uint64_t> batch;  // of its last step, see VariantSet::expectBatch
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
+  int64_t more_bytes = 0;        // beside it than its plan knew of, at the last check
   int64_t followed = 0;          // steps since its plan came into force
   int64_t unchecked_until = 0;   // of them
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked

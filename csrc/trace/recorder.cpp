@@ -160,6 +160,17 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
   }
 }
 
+void Recorder::expectFromBefore(const std::vector<KnownStorage>& known) {
+  for (const KnownStorage& one : known) {
+    const StorageHold storage = one.storage.lock();
+    if (!storage || number_.count(storage.get()) > 0 || old_gradients_.count(storage.get()) > 0 ||
+        inputs_to_come_.count(storage.get()) > 0)
+      continue;
+    if (!known_at_.emplace(storage.get(), known_.size()).second) continue;
+    known_.push_back({one, storage.get(), kNoOp});
+  }
+}
+
 void Recorder::noteDeaths() {
   const OpId last(static_cast<int64_t>(ops_.size()) - 1);
   size_t kept = 0;

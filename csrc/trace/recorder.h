@@ -67,6 +67,10 @@ class Recorder {
   Recorder(const Recording& prefix, size_t done, const std::vector<WeakStorage>& bound,
            const std::vector<int64_t>& shifts, const std::vector<WeakStorage>& inputs,
            c10::Device device = c10::Device(c10::DeviceType::CPU));
+  // Of a step that departed from its plan: what is there from before the step, and the plan's later
+  // ops would have shown. The step may show it yet; what it does not show lies beside it, as in a
+  // step that is recorded from its first op on.
+  void expectFromBefore(const std::vector<KnownStorage>& known);
 
   // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
   // the error and go on. `lock` is let go while the kernel runs, which may call back.
