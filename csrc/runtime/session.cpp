@@ -438,10 +438,10 @@ void Session::recordFromHere(const std::vector<WeakStorage>& bound) {
         outside.input_position >= 0 || outside.is_gradient)
       continue;
     const Value& value = recording.graph->value(outside.value);
-    to_come.push_back({.storage = outside.storage,
-                       .bytes = value.bytes,
-                       .kind = value.kind == ValueKind::kParameter ? ValueKind::kParameter
-                                                                   : ValueKind::kBuffer});
+    to_come.push_back(
+        {.storage = outside.storage,
+         .bytes = value.bytes,
+         .kind = value.kind == ValueKind::kParameter ? ValueKind::kParameter : ValueKind::kBuffer});
   }
   recorder_->expectFromBefore(to_come);
 }
