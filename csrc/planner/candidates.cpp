@@ -89,6 +89,8 @@ class EveryReplay {
         is_touched_(problem.values.size()),
         is_near_(problem.values.size()),
 
+        makers_done_(problem.values.size()),
+        readers_done_(problem.values.size()),
         path_cost_(problem.replays.size()),
         makers_(problem.values.size()),
         readers_(problem.values.size()) {
@@ -192,6 +194,8 @@ class EveryReplay {
   // is paid for in this stage. Shortest paths (Dijkstra).
   void walkFromAnchors(int t) {
     std::fill(path_cost_.begin(), path_cost_.end(), kAnyCost);
+    std::fill(makers_done_.begin(), makers_done_.end(), 0);
+    std::fill(readers_done_.begin(), readers_done_.end(), 0);
     using Entry = std::pair<double, int>;
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
     const auto reach = [&](int r, double before) {
@@ -208,12 +212,15 @@ class EveryReplay {
       const auto [cost, r] = queue.top();
       queue.pop();
       if (cost > path_cost_[static_cast<size_t>(r)]) continue;
-      for (const int v : replay(r).outputs) {
-        for (const int reader : readers_[at(v)]) reach(reader, cost);
-      }
+      // The first that reaches the others by a value is the cheapest.
+      const auto reach_all = [&](const std::vector<int>& others, char& done) {
+        if (std::exchange(done, 1) != 0) return;
+        for (const int other : others) reach(other, cost);
+      };
+      for (const int v : replay(r).outputs) reach_all(readers_[at(v)], readers_done_[at(v)]);
       for (const int u : replay(r).inputs) {
-        for (const int maker : makers_[at(u)]) reach(maker, cost);
-        for (const int reader : readers_[at(u)]) reach(reader, cost);
+        reach_all(makers_[at(u)], makers_done_[at(u)]);
+        reach_all(readers_[at(u)], readers_done_[at(u)]);
       }
     }
   }
@@ -234,6 +241,7 @@ class EveryReplay {
   std::vector<char> waits_;      // by replay
   // Of one stage. Touched: by an op that it serves, or a replay of it.
   std::vector<char> is_touched_, is_near_;
+  std::vector<char> makers_done_, readers_done_;  // by value: reached over it
   std::vector<double> path_cost_;
   std::vector<std::vector<int>> makers_, readers_;  // replays by value
 };
