@@ -88,7 +88,6 @@ class EveryReplay {
         may_move_(problem.costOfWakeUp() <= 0),
         is_touched_(problem.values.size()),
         is_near_(problem.values.size()),
-
         makers_done_(problem.values.size()),
         readers_done_(problem.values.size()),
         path_cost_(problem.replays.size()),
