@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from _curves import COLOURS, MIB, NAMES, draw_curves, finish
 from _data import FIGURES, load, measured
+from _methods_figure import methods_on_steps
 from _planner_figures import cost_over_budget, gap_over_time, time_over_size
 
 ARCHITECTURES = ("resnet18", "gpt2", "bert")  # in the order of the columns
@@ -34,6 +35,8 @@ def main() -> None:
         _save(gap_over_time(course["search"]), "planner_gap")
         _save(cost_over_budget(course["budgets"]), "planner_budgets")
         _save(time_over_size(course["search"]), "planner_sizes")
+    if measured("compare_methods"):
+        _save(methods_on_steps(load("compare_methods")["cells"]), "compare_methods")
 
 
 def _save(figure: Any, name: str) -> None:

@@ -37,7 +37,7 @@ from steps import Training, batches
 # Calls before the first round: poet's traced calls and then its first planned ones, whose pages the
 # heap does not hold yet. The other forms get as many.
 _WARM_CALLS = 6
-_STEP, _END = "step", "end"
+_STEP, END = "step", "end"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def serve(form: str, options: argparse.Namespace) -> None:
     before = wrapped.stats.followed_steps if wrapped else 0
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
-        if line.strip() == _END:
+        if line.strip() == END:
             break
         print(json.dumps(timed(lambda: step(*batch))), file=answers, flush=True)
     record: dict[str, Any] = {}
@@ -135,12 +135,12 @@ def serve(form: str, options: argparse.Namespace) -> None:
 
 
 class FormProcess:
-    """A form in a process of its own."""
+    """A form in a process of its own, which the script serves when it is called with --serve."""
 
-    def __init__(self, form: str, words: list[str]) -> None:
+    def __init__(self, form: str, words: list[str], script: str = __file__) -> None:
         self._form = form
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *words, "--serve", form],
+            [sys.executable, script, *words, "--serve", form],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -149,11 +149,11 @@ class FormProcess:
 
     def step(self) -> dict[str, float]:
         """Runs one step there, and says what it took."""
-        return dict(self._ask(_STEP))
+        return dict(self.ask(_STEP))
 
     def end(self) -> dict[str, Any]:
         """What the process says in the end."""
-        record = dict(self._ask(_END))
+        record = dict(self.ask(END))
         self._process.wait()
         return record
 
@@ -162,7 +162,8 @@ class FormProcess:
         self._process.kill()
         self._process.communicate()
 
-    def _ask(self, word: str) -> Any:
+    def ask(self, word: str) -> Any:
+        """What the process answers to the word."""
         assert self._process.stdin is not None
         print(word, file=self._process.stdin, flush=True)
         return self._answer()

@@ -60,6 +60,8 @@ set(poet_core_headers
   graph/error.h
   graph/export.h
   graph/graph.h
+  graph/heap_bytes.h
+  graph/id_lists.h
   graph/ids.h
   graph/op_class.h
   methods/moccasin.h
@@ -74,12 +76,22 @@ set(poet_torch_headers
   runtime/budget.h
   runtime/training_step.h)
 
+# poet_install_headers(HEADERS... BESIDE MORE...): MORE are installed wherever HEADERS are.
 function(poet_install_headers)
-  foreach(header IN LISTS ARGN)
+  cmake_parse_arguments(PARSE_ARGV 0 poet "" "" "BESIDE")
+  foreach(header IN LISTS poet_UNPARSED_ARGUMENTS)
     set(source "${PROJECT_SOURCE_DIR}/csrc/${header}")
     set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
     # configure_file() leaves an unchanged file alone, and file(READ) would stumble over semicolons and brackets.
     file(READ "${source}" poet_header_text)
+    string(REGEX MATCHALL "#include \"[a-z0-9_/]+\\.h\"" included "${poet_header_text}")
+    foreach(include IN LISTS included)
+      string(REGEX REPLACE "^#include \"(.*)\"$" "\\1" include "${include}")
+      if(NOT include IN_LIST poet_UNPARSED_ARGUMENTS AND NOT include IN_LIST poet_BESIDE)
+        message(FATAL_ERROR "csrc/${header} is installed and includes ${include}, which is not: add it to the headers in "
+          "cmake/PoetInstall.cmake.")
+      endif()
+    endforeach()
     string(REGEX REPLACE "#include \"([a-z_]+/)" "#include \"poet/\\1" poet_header_text "${poet_header_text}")
     set(target "${PROJECT_BINARY_DIR}/include/poet/${header}")
     file(CONFIGURE OUTPUT "${target}" CONTENT "@poet_header_text@" @ONLY)
@@ -100,7 +112,7 @@ endfunction()
 poet_install_headers(${poet_core_headers})
 poet_install_umbrella(poet.h "Graphs, devices, plans and the planner: poet::poet_core. No torch." ${poet_core_headers})
 if(TARGET poet_torch)
-  poet_install_headers(${poet_torch_headers})
+  poet_install_headers(${poet_torch_headers} BESIDE ${poet_core_headers})
   poet_install_umbrella(poet_torch.h "Training steps of LibTorch programs: poet::poet_torch." ${poet_core_headers}
     ${poet_torch_headers})
 endif()

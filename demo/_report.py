@@ -75,6 +75,24 @@ def difference(record: dict[str, Any], plain: dict[str, Any]) -> str:
     return f"{what} differ, the first is {names[0]}"
 
 
+def second_opinion(poet: dict[str, Any], plain: dict[str, Any], again: dict[str, Any]) -> str:
+    """Whose the difference between poet's run and a plain one is, by a second plain run."""
+    between = difference(again, plain)
+    if not between:
+        return "Two plain runs agree in every bit: the difference is poet's. Please report it."
+    ours = difference(poet, again)
+    return (
+        f"Two plain runs differ from one another ({between}), as kernels on several threads may on "
+        "a machine that is busy: there are no bits to agree with. poet's run "
+        + (
+            f"differs from the second plain one too ({ours})."
+            if ours
+            else "is the second, bit by bit."
+        )
+        + " With --threads 1 plain runs agree."
+    )
+
+
 def _count(number: int, kind: str) -> str:
     return f"{number} {kind if number == 1 else _PLURALS.get(kind, kind + 's')}"
 

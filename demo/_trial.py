@@ -21,7 +21,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
-from _report import picture, table  # noqa: E402
+from _report import difference, picture, second_opinion, table  # noqa: E402
 
 from _curves import MIB, NAMES  # noqa: E402
 
@@ -91,6 +91,9 @@ def main(trial: Trial) -> int:
     path = options.out / trial.picture
     picture(records, path, trial.caption)
     print(f"\n{table(records)}\n{said}")
+    if difference(poet, plain):
+        print("poet's run has other bits than plain training: the latter once more.")
+        print(second_opinion(poet, plain, run(trial, "plain", options)))
     print(
         f"loss: {plain['losses'][0]:.3f} in the first step, {plain['losses'][-1]:.3f} in the last"
     )

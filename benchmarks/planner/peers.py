@@ -1,11 +1,14 @@
 """poet beside the dense program and Moccasin, on the instances that those were published with.
 
     POET_INSTANCES=FOLDER python benchmarks/planner/peers.py [--only RL100 FCN8] [--shares 90 80]
+    python benchmarks/planner/peers.py --page docs/peers.md    # of what is in the data; no solve
+    python benchmarks/planner/peers.py --merge OTHER.json      # rows of another run; the newer stay
 
 The instances are data of others and no part of poet: random layered graphs of the Moccasin
 repository (github.com/haoming-codes/moccasin, folder of its computation graphs, networkx node-link
 JSON) and graphs of Checkmate's artifact in the same form. $POET_INSTANCES names the folder that
-holds the files, or one above a folder `moccasin` that does. Times are shares of the plain step,
+holds the files, or one above a folder `moccasin` that does. The graphs of Checkmate are training
+steps (names ending in -inference: forward passes). Times are shares of the plain step,
 which is stated to last a second; nothing is paged, and there is no deadline. One value a node,
 freed after its last use. Random layered graphs run in the order that their files give, the others
 in the order of their nodes.
@@ -13,6 +16,11 @@ in the order of their nodes.
 Every solve is a process of `poet-solver` ($POET_SOLVER or the search path) on one thread, with the
 same time limit. Moccasin needs ortools in the interpreter that runs this script. Moccasin's paper
 used 16 threads and 1,800 seconds, 3,600 for RL500 and RL1000.
+
+Time to solution: poet's search tells each better plan when it finds it (the schedule's history).
+The others hand theirs over when they end, so their first plan and their best one come then.
+`checkmate` is the dense program without paging, with its own rounding of the relaxation;
+`poet_paper` is it with paging. A row without `build` is of before these times were kept.
 """
 
 from __future__ import annotations
@@ -20,15 +28,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import _peers_page
 import _solver
+
+from _data import build, context
 
 FILES = {
     "RL100": "random_layered_n100_w0.27_nlv0.75_ed0.2_scd0.14.json",
@@ -43,8 +56,15 @@ FILES = {
     "MobileNet": "MobileNet (MLSys)_512_(224, 224, 3)_train_nx.json",
     "ResNet50": "ResNet50 (MLSys)_256_(224, 224, 3)_train_nx.json",
 }
-METHODS = ("poet", "poet_paper", "moccasin")
+FILES |= {
+    f"{name}-inference": file.replace("_train_", "_test_")
+    for name, file in FILES.items()
+    if "_train_" in file
+}
+TRAINING = tuple(name for name in FILES if not name.endswith("-inference"))
+METHODS = ("poet", "poet_paper", "checkmate", "moccasin")
 SHARES = (90, 80, 70, 60)
+_SAME_VALUE = 1e-9  # of the objective: plans that cost the same
 DATA = Path(__file__).resolve().parent.parent / "data" / "planner_peers.json"
 
 # The plain step lasts one second and costs one joule.
@@ -191,6 +211,7 @@ def measure(
         "python": sys.executable,
         "intervals": options.intervals,
     }
+    before = _processor_seconds()
     solve = _solver.run(graph, profile, folder / "schedule.json", asked)
     record: dict[str, Any] = {
         "instance": instance.name,
@@ -201,7 +222,10 @@ def measure(
         "method": method,
         "limit_s": options.seconds,
         "seconds": solve.seconds,
+        "processor_s": _processor_seconds() - before,
         "status": "failed" if solve.schedule is None else solve.schedule["status"],
+        **context(),
+        "build": build(),
     }
     if solve.schedule is None:
         return record | {"message": solve.failure}
@@ -212,8 +236,30 @@ def measure(
             "bound_extra_percent": 100 * (schedule["bound"] - 1),
             "bound_scope": schedule["bound_scope"],
             "peak_bytes": schedule["peak_bytes"],
+            "message": schedule["message"],
+            **plan_times(schedule),
         }
     return record | {"message": schedule["message"]}
+
+
+def _processor_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def plan_times(schedule: dict[str, Any]) -> dict[str, Any]:
+    """Seconds from the start of the search to its first plan and to its best one."""
+    told = [point for point in schedule.get("history", ()) if point.get("value") is not None]
+    if not told:
+        end = schedule["solve_seconds"]
+        return {"first_plan_s": end, "best_plan_s": end, "plans_told": "at the end"}
+    best = told[-1]["value"] * (1 + _SAME_VALUE)
+    return {
+        "first_plan_s": told[0]["seconds"],
+        "best_plan_s": next(point["seconds"] for point in told if point["value"] <= best),
+        "plans_told": "when found",
+    }
 
 
 def line(record: dict[str, Any]) -> str:
@@ -230,21 +276,42 @@ def line(record: dict[str, Any]) -> str:
     )
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The cells in a data file; none where there is no file."""
+    if not path.is_file():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def merged(known: list[dict[str, Any]], more: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Both, in order; of two rows of one cell the one that was measured later.
+
+    A row of before times to solution were kept (one without `build`) is a cell of its own: its plan
+    may be a quieter machine's. Of two such rows that of `more` stays. One whose limit went by while
+    others had the processor takes no other's place.
+    """
+    cells: dict[tuple[int, int, int, float, bool], dict[str, Any]] = {}
+    for row in [*known, *more]:
+        instance, method = list(FILES).index(row["instance"]), METHODS.index(row["method"])
+        cell = instance, -row["share_percent"], method, row["limit_s"], "build" in row
+        known_row = cells.get(cell, row)
+        newer = row.get("date", "") >= known_row.get("date", "")
+        counts, counted = (not _peers_page.starved(each) for each in (row, known_row))
+        if cell not in cells or counts > counted or (newer and counts == counted):
+            cells[cell] = row
+    return [cells[cell] for cell in sorted(cells)]
+
+
 def save(records: list[dict[str, Any]]) -> None:
     """Puts the cells into data/planner_peers.json, in place of those of the same name."""
-
-    def key(row: dict[str, Any]) -> tuple[int, int, int]:
-        instance, method = list(FILES).index(row["instance"]), METHODS.index(row["method"])
-        return instance, -row["share_percent"], method
 
     def short(value: Any) -> Any:
         return float(f"{value:.6g}") if isinstance(value, float) else value
 
-    known = json.loads(DATA.read_text(encoding="utf-8"))["rows"] if DATA.is_file() else []
-    cells = {key(row): row for row in [*known, *records]}
     rows = [
-        json.dumps({name: short(value) for name, value in cells[each].items()})
-        for each in sorted(cells)
+        json.dumps({name: short(value) for name, value in row.items()})
+        for row in merged(rows_of(DATA), records)
     ]
     DATA.write_text('{"rows": [\n  ' + ",\n  ".join(rows) + "\n]}\n", encoding="utf-8")
 
@@ -252,13 +319,23 @@ def save(records: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measures what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(FILES), choices=list(FILES))
+    parser.add_argument("--only", nargs="+", default=list(TRAINING), choices=list(FILES))
     parser.add_argument("--shares", nargs="+", type=int, default=list(SHARES))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seconds", type=float, default=60, help="time limit of each solve")
     parser.add_argument("--intervals", type=int, default=2, help="Moccasin's C")
     parser.add_argument("--save", action="store_true", help=f"put them into {DATA.name}")
+    parser.add_argument("--merge", type=Path, help=f"put the rows of a file into {DATA.name}")
+    parser.add_argument("--page", type=Path, help=f"write the page about {DATA.name}")
     options = parser.parse_args()
+    if options.merge or options.page:
+        if options.merge:
+            save(rows_of(options.merge))
+        rows = rows_of(DATA)
+        if options.page:
+            options.page.write_text(_peers_page.page(rows, options.seconds), encoding="utf-8")
+        print(_peers_page.time_to_solution(rows, options.seconds))
+        return
     folder = os.environ.get("POET_INSTANCES")
     if not folder:
         sys.exit(

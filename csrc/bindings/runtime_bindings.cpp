@@ -1,6 +1,8 @@
 // Session: the recorder and the executor behind poet.trace and poet.wrap.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <unordered_set>
+
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
@@ -37,6 +39,14 @@ void addKnown(const py::handle& tensors, ValueKind kind, std::vector<KnownStorag
   }
 }
 
+// (variant, bytes more beside the step, whether its plan keeps the budget, bytes to come)
+py::list grownToList(const std::vector<GrownPlan>& plans) {
+  py::list result;
+  for (const GrownPlan& one : plans)
+    result.append(py::make_tuple(one.variant, one.bytes, one.keeps_budget, one.bytes_to_come));
+  return result;
+}
+
 py::dict reportToDict(const StepReport& report) {
   static constexpr const char* kModes[] = {"traced", "followed", "departed", "failed"};
   py::dict result;
@@ -44,10 +54,7 @@ py::dict reportToDict(const StepReport& report) {
   result["variant"] =
       report.variant < 0 ? py::object(py::none()) : py::object(py::int_(report.variant));
   result["newly_stable"] = report.newly_stable;
-  py::list grown;  // (variant, bytes more beside the step, whether its plan keeps the budget)
-  for (const GrownPlan& one : report.grown)
-    grown.append(py::make_tuple(one.variant, one.bytes, one.keeps_budget));
-  result["grown"] = std::move(grown);
+  result["grown"] = grownToList(report.grown);
   result["num_ops"] = report.num_ops;
   result["over_bytes"] = report.over_bytes;
   result["over_text"] = report.over_text;
@@ -141,14 +148,15 @@ bool beginUnrecorded(Session& session, const py::object& inputs) {
 }
 
 void setBudget(Session& session, int64_t budget_bytes, bool recompute, bool paging,
-               const DeviceProfile& profile, const std::string& strict) {
+               const DeviceProfile& profile, const std::string& strict, const std::string& method) {
   const Strictness strictness = strict == "hard"         ? Strictness::kHard
                                 : strict == "always"     ? Strictness::kAlways
                                 : strict == "first_call" ? Strictness::kFirstCall
                                                          : Strictness::kNever;
   const py::gil_scoped_release release;
   // Python's raw doors bring back what is away between steps.
-  session.setBudget({budget_bytes, recompute, paging, /*away_between_steps=*/paging, profile},
+  session.setBudget({budget_bytes, recompute, paging, /*away_between_steps=*/paging, profile,
+                     methods::livePolicy(method).value()},
                     strictness);
 }
 
@@ -203,6 +211,19 @@ py::list recipesOf(const Graph& graph) {
   return result;
 }
 
+// Those of exactly these types. A program holds a million objects and more, and is asked for its
+// tensors whenever a step is recorded.
+py::list instancesOf(const py::list& things, const py::set& kinds) {
+  std::unordered_set<const PyTypeObject*> wanted;
+  for (const py::handle kind : kinds) wanted.insert(reinterpret_cast<PyTypeObject*>(kind.ptr()));
+  py::list found;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(things.ptr()); ++i) {
+    PyObject* const thing = PyList_GET_ITEM(things.ptr(), i);
+    if (wanted.contains(Py_TYPE(thing))) found.append(py::handle(thing));
+  }
+  return found;
+}
+
 }  // namespace
 
 void bindRuntime(py::module_& m) {
@@ -223,18 +244,23 @@ void bindRuntime(py::module_& m) {
       .def("expect_batch", &expectBatch, py::arg("tensors"))
       .def("next_step_is_traced", &Session::nextStepIsTraced,
            py::call_guard<py::gil_scoped_release>())
+      .def("take_grown", [](Session& session) { return grownToList(session.takeGrown()); })
+      .def("own_bytes", &Session::ownBytes, py::call_guard<py::gil_scoped_release>())
       .def("wants_known", &Session::wantsKnown, py::call_guard<py::gil_scoped_release>())
       .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"),
            py::arg("all_are_known"))
       .def("begin_unrecorded", &beginUnrecorded, py::arg("inputs"))
       .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),
-           py::arg("paging"), py::arg("profile"), py::arg("strict"))
+           py::arg("paging"), py::arg("profile"), py::arg("strict"), py::arg("method") = "poet")
       .def("is_policed", &Session::isPoliced)
       .def("set_collectives", &Session::setCollectives, py::arg("on"),
            py::call_guard<py::gil_scoped_release>())
       .def("variants", &Session::variants, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly_static("MOST_VARIANTS",
                                     [](const py::object&) { return VariantSet::kMaxVariants; })
+      .def_property_readonly_static(
+          "CALLS_THAT_SHOW_A_STEP",
+          [](const py::object&) { return VariantSet::kCallsThatShowAStep; })
       .def(
           "end_step",
           [](Session& session, bool failed, const std::string& error) {
@@ -286,6 +312,8 @@ void bindRuntime(py::module_& m) {
             return std::const_pointer_cast<Graph>(session.graphOf(variant));
           },
           py::arg("variant"), py::call_guard<py::gil_scoped_release>())
+      .def("let_go_of_seen_once", &Session::letGoOfSeenOnce, py::arg("except_"),
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "set_plan",
           [](Session& session, int variant, const Schedule& schedule,
@@ -313,6 +341,7 @@ void bindRuntime(py::module_& m) {
   m.def("end_lending", &endLending, py::call_guard<py::gil_scoped_release>());
   m.def("lend_to_custom_nodes", &lendBehind, py::arg("outputs"));
   m.def("hear_this_thread", &hearThisThread);
+  m.def("instances_of", &instancesOf, py::arg("things"), py::arg("kinds"));
   m.def(
       "note_loaded",
       [](const py::handle& tensor) {
@@ -363,6 +392,8 @@ void bindRuntime(py::module_& m) {
     result["fresh_bytes"] = counters.fresh_bytes;
     return result;
   });
+  m.def("note_made_elsewhere", &StepArena::noteMadeElsewhere, py::arg("bytes"),
+        "A storage was made by PyTorch's own allocator, behind poet's back.");
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });
 }
 

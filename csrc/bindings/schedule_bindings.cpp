@@ -228,6 +228,15 @@ py::object withOtherSizesBound(const py::object& self, const py::object& from, c
   return result;
 }
 
+py::object leavingRoomBound(const py::object& self, const py::object& graph,
+                            const DeviceProfile& profile, int64_t ram_budget_bytes) {
+  py::object result =
+      withFields(self, leavingRoom(*self.cast<SchedulePtr>(), graph.cast<const Graph&>(), profile,
+                                   ram_budget_bytes));
+  setGraph(result, graph);
+  return result;
+}
+
 // The rewritten DAG.
 RewrittenPtr rewrite(const py::object& self, const py::object& graph) {
   const py::object found = graphFor(self, graph, "graph");
@@ -486,6 +495,9 @@ void bindSchedule(py::module_& m) {
         py::arg("other"), py::arg("device"), py::arg("ram_budget_bytes"),
         py::arg("runtime_budget_seconds"),
         "The plan for a graph that differs from its own in sizes alone; None where it is no plan.");
+  m.def("leaving_room", &leavingRoomBound, py::arg("schedule"), py::arg("graph"), py::arg("device"),
+        py::arg("ram_budget_bytes"),
+        "A plan that was made for less memory as one of this budget, of which it leaves the rest.");
 }
 
 }  // namespace poet

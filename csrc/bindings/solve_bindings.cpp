@@ -74,13 +74,14 @@ py::object solveFromPython(const py::object& graph, const DeviceProfile& profile
                            const std::string& solver, const std::string& highs_library,
                            const std::vector<std::string>& gurobi_command,
                            const py::object& on_trouble, const std::string& method,
-                           const std::string& python) {
+                           const std::string& python, int niceness) {
   SolveOptions options{.ram_budget_bytes = ram_budget_bytes,
                        .runtime_budget_seconds = runtime_budget_seconds,
                        .minimize = objectiveFromString(minimize),
                        .time_limit_seconds = time_limit_seconds,
                        .deterministic = deterministic,
                        .threads = threads,
+                       .niceness = niceness,
                        .solver = {.kind = solverKindFromString(solver),
                                   .highs_library = highs_library,
                                   .gurobi_command = gurobi_command},
@@ -125,7 +126,8 @@ py::tuple methodsForPython() {
         py::arg("pages") = can.pages, py::arg("compute_aware") = can.compute_aware,
         py::arg("memory_aware") = can.memory_aware, py::arg("power_aware") = can.power_aware,
         py::arg("deadline") = can.deadline, py::arg("in_place") = can.in_place,
-        py::arg("online") = can.online, py::arg("executes") = can.executes);
+        py::arg("online") = can.online, py::arg("live") = can.live,
+        py::arg("executes") = can.executes);
   }
   return result;
 }
@@ -254,6 +256,8 @@ void bindPasses(py::module_& m) {
 void bindSolve(py::module_& m) {
   bindProfile(m);
   bindPasses(m);
+  m.attr("BACKGROUND_NICENESS") = SolveOptions::kBackgroundNiceness;
+  m.attr("LEAST_SHARE_OF_ROOM") = SolveOptions::kLeastShareOfRoom;
   m.def("methods", &methodsForPython);
   m.def("simulate", &simulateFromPython, py::arg("graph"), py::arg("schedule"), py::arg("profile"));
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
@@ -268,6 +272,7 @@ void bindSolve(py::module_& m) {
         py::arg("solver") = std::string(toString(SolverKind::kAuto)), py::arg("highs_library") = "",
         py::arg("gurobi_command") = std::vector<std::string>(), py::arg("on_trouble") = py::none(),
         py::arg("method") = SolveOptions{}.method, py::arg("python") = SolveOptions{}.python,
+        py::arg("niceness") = SolveOptions{}.niceness,
         "should_stop is called about ten times a second; when it returns true the best plan so far "
         "is returned. on_progress hears of every better plan and bound (poet.SearchPoint), "
         "on_trouble, once the solve is over, why another solver went on.");

@@ -7,11 +7,7 @@
 namespace poet {
 namespace {
 
-bool contains(const std::vector<ValueId>& list, ValueId v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
-}
-
-bool containsAll(const std::vector<ValueId>& list, const std::vector<ValueId>& some) {
+bool containsAll(std::span<const ValueId> list, std::span<const ValueId> some) {
   return std::all_of(some.begin(), some.end(), [&](ValueId v) { return contains(list, v); });
 }
 
@@ -47,9 +43,10 @@ class RunFinder {
  private:
   void lead(OpId op) {
     leader_ = op;
-    touched_ = graph_.dataInputs(op);
-    for (const auto* list : {&graph_.madeBy(op), &graph_.op(op).mutates})
-      touched_.insert(touched_.end(), list->begin(), list->end());
+    touched_.clear();
+    for (const std::span<const ValueId> list :
+         {graph_.dataInputs(op), graph_.madeBy(op), std::span(graph_.op(op).mutates)})
+      touched_.insert(touched_.end(), list.begin(), list.end());
     makes_ = op;
     if (!graph_.madeBy(op).empty()) return;
     const auto& written = graph_.op(op).mutates;

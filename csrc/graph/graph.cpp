@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/file_io.h"
 #include "graph/graph_validation.h"
+#include "graph/heap_bytes.h"
 
 namespace poet {
 namespace {
@@ -16,7 +17,9 @@ namespace {
 // the exception: they are what a program calls right before it leaves PyTorch's sight
 // (`x.detach().numpy()`, `x.data`, a tensor handed to foreign code), and what follows reads the
 // memory without another op. So they count as reads of their input: its bytes are there when they
-// run, and until the next op starts (Note [Semantics of a schedule]).
+// run, and until the next op starts (Note [Semantics of a schedule]). Every other view does so,
+// too, where no plan foresees it: its call departs from the plan, or has none, and what it touches
+// comes back.
 bool mayBeReadRaw(const Op& op) {
   constexpr std::string_view kNames[] = {"aten::detach", "aten::alias"};
   return std::any_of(std::begin(kNames), std::end(kNames), [&](std::string_view name) {
@@ -148,26 +151,28 @@ Graph::Graph(std::vector<Op> ops, std::vector<Value> values, int64_t base_bytes,
 }
 
 void Graph::buildTables() {
-  made_by_.resize(ops_.size());
-  writers_.resize(values_.size());
-  uses_.resize(values_.size());
-  data_inputs_.resize(ops_.size());
+  std::vector<std::vector<ValueId>> made_by(ops_.size()), data_inputs(ops_.size());
+  std::vector<std::vector<OpId>> writers(values_.size()), uses(values_.size());
   last_shown_.assign(values_.size(), kNoOp);
   for (int64_t v = 0; v < numValues(); ++v) {
     const OpId producer = value(ValueId(v)).producer;
-    if (producer != kNoOp) made_by_[static_cast<size_t>(producer.index)].emplace_back(v);
+    if (producer != kNoOp) made_by[static_cast<size_t>(producer.index)].emplace_back(v);
   }
   for (int64_t k = 0; k < numOps(); ++k) {
     const Op& current = op(OpId(k));
     plain_seconds_ += current.seconds;
-    for (ValueId v : current.mutates) writers_[static_cast<size_t>(v.index)].emplace_back(k);
+    for (ValueId v : current.mutates) writers[static_cast<size_t>(v.index)].emplace_back(k);
     for (const auto* shown : {&current.inputs, &current.outputs, &current.mutates}) {
       for (ValueId v : *shown) last_shown_[static_cast<size_t>(v.index)] = OpId(k);
     }
-    auto& touched = data_inputs_[static_cast<size_t>(k)];
+    auto& touched = data_inputs[static_cast<size_t>(k)];
     touched = touchedBy(current);
-    for (ValueId v : touched) uses_[static_cast<size_t>(v.index)].emplace_back(k);
+    for (ValueId v : touched) uses[static_cast<size_t>(v.index)].emplace_back(k);
   }
+  made_by_ = IdLists(made_by);
+  writers_ = IdLists(writers);
+  uses_ = IdLists(uses);
+  data_inputs_ = IdLists(data_inputs);
   detail::checkDeaths(ops_, values_, last_shown_);
   for (OpId& shown : last_shown_) shown = std::max(shown, OpId(0));
 }
@@ -181,6 +186,17 @@ Graph Graph::load(const std::string& path) {
   } catch (const FormatError& error) {
     throw FormatError(detail::message("'", path, "': ", error.what()));
   }
+}
+
+int64_t Graph::ownBytes() const {
+  const auto of_op = [](const Op& op) {
+    return heapBytes(op.name) + heapBytes(op.inputs) + heapBytes(op.outputs) +
+           heapBytes(op.mutates) + heapBytes(op.statistics);
+  };
+  const auto of_value = [](const Value& v) { return heapBytes(v.dtype) + heapBytes(v.shape); };
+  return static_cast<int64_t>(sizeof(*this)) + heapBytes(ops_, of_op) +
+         heapBytes(values_, of_value) + made_by_.ownBytes() + writers_.ownBytes() +
+         uses_.ownBytes() + heapBytes(last_shown_) + data_inputs_.ownBytes();
 }
 
 }  // namespace poet

@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "graph/export.h"
+#include "graph/id_lists.h"
 #include "graph/ids.h"
 
 namespace poet {
@@ -103,16 +105,14 @@ class POET_API Graph {
   double plainSeconds() const { return plain_seconds_; }
 
   // Values of which `op` is the producer, ascending.
-  const std::vector<ValueId>& madeBy(OpId op) const {
-    return made_by_[static_cast<size_t>(op.index)];
-  }
+  std::span<const ValueId> madeBy(OpId op) const { return made_by_[static_cast<size_t>(op.index)]; }
   // Ops that list `value` in `mutates`, ascending.
-  const std::vector<OpId>& writersOf(ValueId value) const {
+  std::span<const OpId> writersOf(ValueId value) const {
     return writers_[static_cast<size_t>(value.index)];
   }
   // Ops that touch the bytes of `value` (read or write), ascending, without repetition, producer
   // excluded.
-  const std::vector<OpId>& usesOf(ValueId value) const {
+  std::span<const OpId> usesOf(ValueId value) const {
     return uses_[static_cast<size_t>(value.index)];
   }
   // Last op that shows the value at all, as input or output, views included; its producer (or op 0)
@@ -121,9 +121,12 @@ class POET_API Graph {
   // Values whose bytes op needs resident when it runs first: its inputs, distinct, ascending; empty
   // for metadata_only (except aten::detach and aten::alias, see Note [Raw reads behind a view]) and
   // for reads_no_data.
-  const std::vector<ValueId>& dataInputs(OpId op) const {
+  std::span<const ValueId> dataInputs(OpId op) const {
     return data_inputs_[static_cast<size_t>(op.index)];
   }
+
+  // What it takes of memory itself.
+  int64_t ownBytes() const;
 
   std::string toJson() const;
   static Graph fromJson(std::string_view text);  // throws FormatError
@@ -141,11 +144,11 @@ class POET_API Graph {
   int64_t base_bytes_;
   uint64_t signature_;
   double plain_seconds_ = 0;
-  std::vector<std::vector<ValueId>> made_by_;
-  std::vector<std::vector<OpId>> writers_;
-  std::vector<std::vector<OpId>> uses_;
+  IdLists<ValueId> made_by_;
+  IdLists<OpId> writers_;
+  IdLists<OpId> uses_;
   std::vector<OpId> last_shown_;
-  std::vector<std::vector<ValueId>> data_inputs_;
+  IdLists<ValueId> data_inputs_;
 };
 
 }  // namespace poet

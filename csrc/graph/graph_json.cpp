@@ -60,17 +60,12 @@ OrderedJson toJson(const Value& value) {
   return object;
 }
 
-// A name that is no UTF-8 is written with replacement characters rather than not at all.
-std::string dump(const OrderedJson& object) {
-  return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 template <class Entry>
 void putList(std::string* text, const char* key, const std::vector<Entry>& entries) {
   *text += detail::message("\"", key, "\": [");
   for (size_t i = 0; i < entries.size(); ++i) {
     *text += i == 0 ? "\n  " : ",\n  ";
-    *text += dump(toJson(entries[i]));
+    *text += json::dump(toJson(entries[i]));
   }
   *text += entries.empty() ? "]" : "\n]";
 }

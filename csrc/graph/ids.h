@@ -1,9 +1,12 @@
 // Typed indices. An OpId is a position in Graph::ops(), a ValueId a position in Graph::values().
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
 namespace poet {
 
@@ -24,6 +27,13 @@ using ValueId = Id<ValueTag>;
 
 inline constexpr OpId kNoOp{};
 inline constexpr ValueId kNoValue{};
+
+inline bool contains(std::span<const ValueId> list, ValueId id) {
+  return std::find(list.begin(), list.end(), id) != list.end();
+}
+inline bool contains(std::span<const OpId> list, OpId id) {
+  return std::find(list.begin(), list.end(), id) != list.end();
+}
 
 }  // namespace poet
 

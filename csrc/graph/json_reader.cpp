@@ -62,6 +62,10 @@ class Guard : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
+std::string dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 Json parse(std::string_view text, std::string_view what) {
   Guard guard(what);
   Json::sax_parse(text.begin(), text.end(), &guard);

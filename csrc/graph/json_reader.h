@@ -1,5 +1,5 @@
-// Reading JSON that nobody vouches for. Internal to the readers of graphs and schedules; not part
-// of the API.
+// Reading JSON that nobody vouches for, and writing it. Internal to the readers and writers of
+// graphs and schedules; not part of the API.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,10 @@ using OrderedJson = nlohmann::ordered_json;
 // (kMaxFileOps bounds the one exception: a schedule's lists have one entry an op).
 inline constexpr int kMaxDepth = 8;
 inline constexpr int64_t kMaxFileOps = int64_t{1} << 20;
+
+// On one line. A name that is no UTF-8 is written with replacement characters rather than not at
+// all.
+std::string dump(const OrderedJson& json);
 
 // `what` opens every message: "graph", "schedule".
 Json parse(std::string_view text, std::string_view what);

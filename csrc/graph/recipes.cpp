@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "graph/cycles.h"
+#include "graph/heap_bytes.h"
 
 namespace poet {
 namespace {
 
-bool contains(const std::vector<ValueId>& sorted, ValueId v) {
+bool isAmong(const std::vector<ValueId>& sorted, ValueId v) {
   return std::binary_search(sorted.begin(), sorted.end(), v);
 }
 
@@ -30,7 +31,8 @@ class RecipeBuilder {
   RecipeBuilder(const Graph& graph, OpId producer) : graph_(graph), producer_(producer) {}
 
   std::optional<Recipe> build() {
-    recipe_.outputs = graph_.madeBy(producer_);
+    const auto made = graph_.madeBy(producer_);
+    recipe_.outputs.assign(made.begin(), made.end());
     if (recipe_.outputs.empty())
       return std::nullopt;  // its outputs alias inputs: nothing to bring back
     collectChain();
@@ -115,7 +117,7 @@ class RecipeBuilder {
     return first;
   }
 
-  bool isOutput(ValueId v) const { return contains(recipe_.outputs, v); }
+  bool isOutput(ValueId v) const { return isAmong(recipe_.outputs, v); }
 
   const Graph& graph_;
   OpId producer_;
@@ -269,6 +271,14 @@ std::vector<OpId> RecipeTable::findRootsUntil(const Graph& graph) const {
     }
   }
   return until;
+}
+
+int64_t RecipeTable::ownBytes() const {
+  const auto of_recipe = [](const Recipe& recipe) {
+    return heapBytes(recipe.ops) + heapBytes(recipe.outputs) + heapBytes(recipe.inputs);
+  };
+  return static_cast<int64_t>(sizeof(*this)) + heapBytes(recipes_, of_recipe) +
+         heapBytes(recipe_of_) + heapBytes(must_end_resident_);
 }
 
 }  // namespace poet

@@ -84,6 +84,7 @@ class POET_API RecipeTable {
   const std::vector<Recipe>& recipes() const { return recipes_; }  // by producer, ascending
   // Index into recipes() of the recipe that yields `value`, or -1.
   int recipeOf(ValueId value) const { return recipe_of_[static_cast<size_t>(value.index)]; }
+  int64_t ownBytes() const;  // that it takes of memory itself
   // Whether a schedule must have `value` resident while op Value::death runs.
   bool mustEndResident(ValueId value) const {
     return must_end_resident_[static_cast<size_t>(value.index)];

@@ -16,10 +16,6 @@ constexpr int64_t kOneNumberBytes = 8;
 // before the update.
 constexpr int64_t kAsideBytes = 64;
 
-bool contains(const std::vector<ValueId>& list, ValueId v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
-}
-
 // Distinct values that the op shows, ascending.
 std::vector<ValueId> shownBy(const Op& op) {
   std::vector<ValueId> shown = op.inputs;

@@ -297,6 +297,20 @@ void PageArena::release(void* block) {
   insertFree(begin, begin + pages);
 }
 
+int64_t PageArena::gapBetween(const void* block, const void* next) const {
+  if (!owns(block) || !owns(next)) return -1;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto page_of = [this](const void* p) {
+    return static_cast<Page>((reinterpret_cast<uintptr_t>(p) - base_) / kPageBytes);
+  };
+  const Page begin = page_of(block) + block_pages_[page_of(block)], end = page_of(next);
+  if (begin == end) return 0;
+  const auto gap = std::lower_bound(free_.begin(), free_.end(), begin,
+                                    [](const Free& free, Page page) { return free.begin < page; });
+  const bool is_free = gap != free_.end() && gap->begin == begin && gap->end == end;
+  return is_free ? static_cast<int64_t>(end - begin) * static_cast<int64_t>(kPageBytes) : -1;
+}
+
 void PageArena::restart(int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   most_in_use_ = std::max(in_use_, bytes / static_cast<int64_t>(kPageBytes));

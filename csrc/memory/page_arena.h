@@ -57,6 +57,10 @@ class POET_API PageArena {
     return address - base_ < reserved_;
   }
 
+  // Free bytes between the pages of two blocks in use, the latter at the higher address; -1 where
+  // another block lies between them, or one of the two is not of this arena.
+  int64_t gapBetween(const void* block, const void* next) const;
+
   // From here on the most in use counts anew, beginning at `bytes` where less is in use now. Free
   // pages that are too many then go back.
   void restart(int64_t bytes = 0);

@@ -1,6 +1,7 @@
 #include "methods/address_space.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 
@@ -13,15 +14,17 @@ AddressSpace::AddressSpace(int64_t bytes)
   if (bytes_ > 0) blocks_.push_back({.start = 0, .bytes = bytes_, .owner = kFree});
 }
 
-bool AddressSpace::allocate(int owner, int64_t bytes, End end) {
+bool AddressSpace::allocate(int owner, int64_t bytes, End end, Fit fit) {
   if (bytes <= 0) return true;
-  const auto fits = [&](const Block& block) {
-    return block.owner == kFree && block.bytes >= bytes;
-  };
-  auto found = std::find_if(blocks_.begin(), blocks_.end(), fits);
+  auto found = blocks_.end();
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const auto block = end == End::kLow ? blocks_.begin() + static_cast<std::ptrdiff_t>(i)
+                                        : blocks_.end() - 1 - static_cast<std::ptrdiff_t>(i);
+    if (block->owner != kFree || block->bytes < bytes) continue;
+    if (found == blocks_.end() || block->bytes < found->bytes) found = block;
+    if (fit == Fit::kFirst) break;
+  }
   if (found == blocks_.end()) return false;
-  if (end == End::kHigh)
-    found = std::prev(std::find_if(blocks_.rbegin(), blocks_.rend(), fits).base());
   const Block whole = *found;
   const int64_t rest = whole.bytes - bytes;
   const int64_t start = end == End::kLow ? whole.start : whole.start + rest;

@@ -22,9 +22,11 @@ class AddressSpace {
 
   explicit AddressSpace(int64_t bytes);
 
-  // First fit from that end, in that end of the free block; false where none is large enough. An
+  enum class Fit { kFirst, kBest };  // the first that is large enough, or of those the smallest
+
+  // In that end of a free block, searched for from that end; false where none is large enough. An
   // owner may have several blocks, and has none for no bytes.
-  bool allocate(int owner, int64_t bytes, End end);
+  bool allocate(int owner, int64_t bytes, End end, Fit fit = Fit::kFirst);
   // All that the owner has.
   void free(int owner);
 

@@ -19,7 +19,7 @@ using planner::Problem;
 using planner::Replay;
 using planner::Stage;
 
-constexpr float kNever = std::numeric_limits<float>::infinity();
+constexpr float kNeverSo = std::numeric_limits<float>::infinity();
 // Choices of an Entry below 0; others are k of Note [The program of a chain].
 constexpr int16_t kNone = -1, kAll = -2, kLeaf = -3, kAllOut = -4;
 // Of bestFirst: k + this where x_{k-1} goes to the store.
@@ -213,7 +213,7 @@ int ChainProgram::slots(int64_t bytes) const {
 }
 
 const ChainProgram::Entry& ChainProgram::entry(int s, int t, int used) const {
-  static const Entry never{kNever, kNone};
+  static const Entry never{kNeverSo, kNone};
   if (used >= num_slots_) return never;
   return replays_[(static_cast<size_t>(s) * static_cast<size_t>(n_) + static_cast<size_t>(t)) *
                       static_cast<size_t>(num_slots_) +
@@ -221,7 +221,7 @@ const ChainProgram::Entry& ChainProgram::entry(int s, int t, int used) const {
 }
 
 const ChainProgram::Entry& ChainProgram::firstEntry(int s, bool away, int used) const {
-  static const Entry never{kNever, kNone};
+  static const Entry never{kNeverSo, kNone};
   if (used >= num_slots_) return never;
   return first_[(2 * static_cast<size_t>(s) + (away ? 1 : 0)) * static_cast<size_t>(num_slots_) +
                 static_cast<size_t>(used)];
@@ -230,7 +230,7 @@ const ChainProgram::Entry& ChainProgram::firstEntry(int s, bool away, int used) 
 void ChainProgram::solveReplays() {
   replays_.assign(
       static_cast<size_t>(n_) * static_cast<size_t>(n_) * static_cast<size_t>(num_slots_),
-      Entry{kNever, kNone});
+      Entry{kNeverSo, kNone});
   for (int length = 0; length < n_; ++length) {
     for (int s = 0; s + length < n_; ++s) {
       const int t = s + length;
@@ -249,7 +249,7 @@ ChainProgram::Entry ChainProgram::bestReplay(int s, int t, int used) const {
   const Facts& first = facts_[static_cast<size_t>(s)];
   const Facts& last = facts_[static_cast<size_t>(t)];
   const int64_t m = room(used);
-  Entry best{kNever, kNone};
+  Entry best{kNeverSo, kNone};
   if (s == t) {
     if (last.fixed_bytes + last.last_peak <= m && last.backward_peak <= m)
       best = {static_cast<float>(last.last_cost), kLeaf};
@@ -277,7 +277,7 @@ ChainProgram::Entry ChainProgram::bestReplay(int s, int t, int used) const {
 
 void ChainProgram::solveFirst() {
   first_.assign(2 * static_cast<size_t>(n_) * static_cast<size_t>(num_slots_),
-                Entry{kNever, kNone});
+                Entry{kNeverSo, kNone});
   for (int s = n_; s-- > 0;) {
     for (const bool away : {false, true}) {
       if (away && (!options_.offload || s == 0)) continue;
@@ -298,7 +298,7 @@ ChainProgram::Entry ChainProgram::bestFirst(int s, bool away, int used) const {
   const int64_t base = away ? facts_[static_cast<size_t>(s) - 1].boundary_bytes : 0;
   const int64_t m = room(used);
   const int with_base = used + slots(base);
-  Entry best{kNever, kNone};
+  Entry best{kNeverSo, kNone};
   const auto consider = [&](double cost, int choice) {
     if (cost < best.cost) best = {static_cast<float>(cost), static_cast<int16_t>(choice)};
   };

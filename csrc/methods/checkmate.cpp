@@ -6,14 +6,16 @@
 // 1/2, R is the least that serves it) for graphs that are too large.
 //
 // Chosen: the program is that of dense_program.h without its store. It gets half of the time limit
-// where it has at most kMostProgramColumns columns; then, or where it has more, the relaxation is
-// solved and rounded. The relaxation is solved for shares of the budget, as in the paper (its
-// epsilon), and S is rounded at several thresholds: the simulator picks. Values of at most
-// ProblemOptions::defaultSmallBytes() are constants in steps of more than 200 ops.
+// where it has at most CheckmateOptions::most_program_columns columns; then, or where it has more,
+// the relaxation is solved and rounded. The relaxation is solved for shares of the budget, as in
+// the paper (its epsilon), and S is rounded at several thresholds: the simulator picks. Values of
+// at most ProblemOptions::defaultSmallBytes() are constants in steps of more than 200 ops.
 //
 // Bound: poet_paper.h's for the program; none for a rounded plan, and Schedule::message says that
-// it is one. Weakness: O(T^2) columns: beyond kMostRelaxedColumns not even the relaxation is built,
-// and the status is "time_limit".
+// it is one. Weakness: O(T^2) columns: beyond CheckmateOptions::most_relaxed_columns not even the
+// relaxation is built, and the status is "time_limit".
+#include "methods/checkmate.h"
+
 #include <algorithm>
 
 #include "graph/error.h"
@@ -30,8 +32,6 @@ namespace {
 
 using planner::Problem;
 
-constexpr int64_t kMostProgramColumns = 60'000;
-constexpr int64_t kMostRelaxedColumns = 1'000'000;
 constexpr double kProgramShare = 0.5;   // of the time limit
 constexpr double kLeastSeconds = 0.05;  // of the relaxation
 
@@ -59,7 +59,7 @@ planner::ReplayPlan roundAt(const Problem& problem, const DenseProgram& program,
 }
 
 Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
-                        const SolveOptions& options) {
+                        const SolveOptions& options, int64_t most_columns) {
   const RecipeTable table(graph);
   const int64_t plain = simulatePlain(graph, profile).peak_bytes;
   const Problem problem(
@@ -68,11 +68,11 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
        .objective = options.minimize});
   PlanChoice choice(problem, options, "checkmate");
   const int64_t columns = DenseProgram::estimateColumns(problem);
-  if (columns > kMostRelaxedColumns) {
+  if (columns > most_columns) {
     return choice.without(
         Status::kTimeLimit,
         detail::message("the dense program of this step has about ", columns,
-                        " columns; not even its relaxation is built beyond ", kMostRelaxedColumns));
+                        " columns; not even its relaxation is built beyond ", most_columns));
   }
   bool solved = false, impossible = false;
   for (const double share : {1.0, 0.95, 0.9, 0.8, 0.7}) {
@@ -110,24 +110,29 @@ Schedule planByRounding(const Graph& graph, const DeviceProfile& profile,
 
 }  // namespace
 
-Schedule planCheckmate(const Graph& graph, const DeviceProfile& profile,
-                       const SolveOptions& options) {
+Schedule solveCheckmate(const Graph& graph, const DeviceProfile& profile,
+                        const SolveOptions& options, const CheckmateOptions& checkmate) {
   const planner::Deadline deadline(options.time_limit_seconds);
   SolveOptions own = options;
   own.paging = false;
   const RecipeTable table(graph);
   const int64_t columns =
       DenseProgram::estimateColumns(Problem(graph, table, profile, {.objective = own.minimize}));
-  if (columns <= kMostProgramColumns) {
+  if (columns <= checkmate.most_program_columns) {
     own.time_limit_seconds = kProgramShare * options.time_limit_seconds;
     Schedule schedule = solvePoetPaper(graph, profile, own);
     schedule.method = "checkmate";
     if (schedule.status != Status::kTimeLimit) return schedule;
   }
   own.time_limit_seconds = std::max(deadline.left(), kLeastSeconds);
-  Schedule schedule = planByRounding(graph, profile, own);
+  Schedule schedule = planByRounding(graph, profile, own, checkmate.most_relaxed_columns);
   schedule.solve_seconds = deadline.elapsed();
   return schedule;
+}
+
+Schedule planCheckmate(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options) {
+  return solveCheckmate(graph, profile, options, {});
 }
 
 }  // namespace poet::methods

@@ -1,4 +1,5 @@
 // coop: evicts what lies side by side in memory, so that all of it makes one place.
+// dtr_placed: DTR's evictions in the same memory, what coop is measured against.
 //
 // Paper: Zhang, Ma, Liu, Yuan, "Coop: Memory is not a Commodity", NeurIPS 2023 (arXiv 2311.00591):
 // DTR frees bytes wherever its score says so, and a tensor needs them in one piece. (1) Sliding
@@ -15,9 +16,12 @@
 // here they are those above the step's mean density, and with them what may not leave. Bytes that
 // are there for the whole step (parameters, buffers, what lies beside the step) are outside the
 // memory that the policy manages, as if placed first: that is what (3) comes to in a recorded step,
-// where an in-place op moves nothing. All else has a place while it is there, what no recipe makes
-// too. Of a workspace the bytes are recorded, and not in how many pieces an op asks for them: it
-// takes what is free, and a window for what that lacks.
+// where an in-place op moves nothing. That program never evicts what an in-place op has written,
+// gradients with it, which are zeroed so from step to step; here what outlives the step stays from
+// when it is made. All else has a place while it is there, what no recipe makes too: the smallest
+// free block that is large enough, as in that program. Of a workspace the bytes are recorded, and
+// not in how many pieces an op asks for them: it takes what is free, and a window for what that
+// lacks.
 //
 // The addresses are the policy's own: the step's allocator knows nothing of them, and the plan's
 // peak is the simulator's. So where holes make the policy fail it is given more memory than the
@@ -25,10 +29,15 @@
 // Schedule::message tells how much of the policy's memory is free behind evictions (the authors'
 // measure of fragmentation), and how often something lay in pieces.
 //
+// dtr_placed differs in two things, as the authors' baseline does: everything is placed from one
+// end, and the value with the least h_DTR-eq goes, one after the other, until what is wanted has a
+// place.
+//
 // Bound: none. Weakness: dtr's; besides, gradients and what else may not leave come late, into the
 // holes that there are, and split memory from then on.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "graph/error.h"
@@ -43,6 +52,7 @@ using planner::Fixed;
 using planner::Problem;
 using planner::Replay;
 using End = AddressSpace::End;
+using Fit = AddressSpace::Fit;
 
 // What no plan can take away, by the stages in which it is there.
 struct Stay {
@@ -76,11 +86,14 @@ enum class Holes {
   kFilled  // the value lies in pieces
 };
 
+enum class Evicts { kWindows, kOneByOne };
+
 class Coop : public PolicyRun {
  public:
-  Coop(const Problem& problem, const Asked& asked, int64_t budget_bytes, Holes holes)
+  Coop(const Problem& problem, const Asked& asked, int64_t budget_bytes, Evicts evicts, Holes holes)
       : PolicyRun(problem, asked, DtrCost::kComponents),
         space_(budget_bytes - bytesOutside(problem)),
+        evicts_(evicts),
         holes_(holes),
         coming_(problem.stages.size()),
         going_(problem.stages.size()) {
@@ -147,8 +160,11 @@ class Coop : public PolicyRun {
   bool placeValue(int v) {
     const Replay& replay = recipeOf(v);
     const bool is_dear = replay.seconds > mean_density_ * outputBytes(replay);
-    return place(v, value(v).bytes, is_dear || !mayLeave(v) ? End::kHigh : End::kLow);
+    return place(v, value(v).bytes, is_dear || stays(v) ? End::kHigh : End::kLow);
   }
+
+  bool stays(int v) const { return !mayLeave(v) || value(v).at_end; }
+  bool mayGo(int v) const { return mayBeEvicted(v) && !stays(v); }
 
   bool place(int owner, int64_t bytes, End end) {
     if (placeInOnePiece(owner, bytes, end)) return true;
@@ -173,19 +189,40 @@ class Coop : public PolicyRun {
   }
 
   bool placeInOnePiece(int owner, int64_t bytes, End end) {
-    if (space_.allocate(owner, bytes, end)) return true;
+    if (evicts_ == Evicts::kOneByOne) end = End::kLow;
+    if (space_.allocate(owner, bytes, end, Fit::kBest)) return true;
+    if (evicts_ == Evicts::kWindows && !evictWindow(bytes)) return false;
+    while (!space_.allocate(owner, bytes, end, Fit::kBest)) {
+      POET_INTERNAL_ASSERT(evicts_ == Evicts::kOneByOne, "a window of less than ", bytes, " bytes");
+      if (!evictLeast()) return false;
+    }
+    noteFragmentation();
+    return true;
+  }
+
+  bool evictWindow(int64_t bytes) {
     const std::vector<int> window = space_.cheapestWindow(bytes, [&](int v) {
-      if (v >= problem().numValues() || !mayBeEvicted(v)) return -1.0;
+      if (v >= problem().numValues() || !mayGo(v)) return -1.0;
       return scores().costOf(v) / scores().stalenessOf(v, clock());
     });
-    if (window.empty()) return false;
     for (const int v : window) {
       if (there(v)) evict(v);  // one in pieces may be met twice
     }
-    const bool fits = space_.allocate(owner, bytes, end);
-    POET_INTERNAL_ASSERT(fits, "a window of less than ", bytes, " bytes");
-    noteFragmentation();
-    return true;
+    return !window.empty();
+  }
+
+  bool evictLeast() {
+    int best = -1;
+    double least = std::numeric_limits<double>::infinity();
+    for (int v = 0; v < problem().numValues(); ++v) {
+      if (!mayGo(v) || value(v).bytes == 0) continue;
+      const double h = scores().scoreOf(v, value(v).bytes, clock());
+      if (h >= least) continue;
+      least = h;
+      best = v;
+    }
+    if (best >= 0) evict(best);
+    return best >= 0;
   }
 
   void noteFragmentation() {
@@ -203,6 +240,7 @@ class Coop : public PolicyRun {
   }
 
   AddressSpace space_;
+  const Evicts evicts_;
   const Holes holes_;
   std::vector<std::vector<int>> coming_, going_;  // by stage: fixed values
   double mean_density_ = 0;                       // seconds for a byte
@@ -212,15 +250,25 @@ class Coop : public PolicyRun {
   int in_pieces_ = 0;
 };
 
+Schedule planPlaced(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options,
+                    const char* name, Evicts evicts) {
+  const auto with = [evicts](Holes holes) {
+    return [evicts, holes](const Problem& problem, const Asked& asked, int64_t budget) {
+      return std::make_unique<Coop>(problem, asked, budget, evicts, holes);
+    };
+  };
+  return planByPolicy(graph, profile, options, name, {with(Holes::kFail), with(Holes::kFilled)});
+}
+
 }  // namespace
 
 Schedule planCoop(const Graph& graph, const DeviceProfile& profile, const SolveOptions& options) {
-  const auto with = [](Holes holes) {
-    return [holes](const Problem& problem, const Asked& asked, int64_t budget) {
-      return std::make_unique<Coop>(problem, asked, budget, holes);
-    };
-  };
-  return planByPolicy(graph, profile, options, "coop", {with(Holes::kFail), with(Holes::kFilled)});
+  return planPlaced(graph, profile, options, "coop", Evicts::kWindows);
+}
+
+Schedule planDtrPlaced(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options) {
+  return planPlaced(graph, profile, options, "dtr_placed", Evicts::kOneByOne);
 }
 
 }  // namespace poet::methods

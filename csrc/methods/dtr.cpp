@@ -15,8 +15,10 @@
 // sampling. Where generator states or such make the plan exceed its budget, it runs again with that
 // much less.
 //
-// Bound: none here; the paper: O(n) replays for n links in O(sqrt(n)) memory. Weakness: it evicts
-// what will be wanted next, and at tight budgets it thrashes or fails where plans exist.
+// Bound: the paper proves O(n) operations for a chain of n links on a budget of Omega(sqrt(n)). By
+// test dtr and dtr_eq replay at most n in 2 sqrt(n) + 1 values, and dtr_local more than O(n).
+// Weakness: it evicts what will be wanted next, and at tight budgets it thrashes or fails where
+// plans exist.
 #include <limits>
 #include <memory>
 

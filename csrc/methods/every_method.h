@@ -19,6 +19,7 @@ Schedule planPofo(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planTwremat(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planCapuchin(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planCoop(const Graph&, const DeviceProfile&, const SolveOptions&);
+Schedule planDtrPlaced(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planCheckmate(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtr(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtrEq(const Graph&, const DeviceProfile&, const SolveOptions&);

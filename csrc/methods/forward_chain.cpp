@@ -70,8 +70,9 @@ class ChainFinder {
         parameter = parameter || of_parameter[static_cast<size_t>(v.index)];
         data = data || of_data[static_cast<size_t>(v.index)];
       }
-      for (const auto* changed : {&graph().madeBy(OpId(k)), &op.mutates}) {
-        for (const ValueId v : *changed) {
+      for (const std::span<const ValueId> changed :
+           {graph().madeBy(OpId(k)), std::span(op.mutates)}) {
+        for (const ValueId v : changed) {
           auto& from_parameter = of_parameter[static_cast<size_t>(v.index)];
           auto& from_data = of_data[static_cast<size_t>(v.index)];
           from_parameter = from_parameter || parameter;

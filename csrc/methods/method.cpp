@@ -41,7 +41,7 @@ constexpr MethodTraits kProgram = {.recomputes = true,
                                    .power_aware = true,
                                    .deadline = true};
 constexpr MethodTraits kDtr = {
-    .recomputes = true, .compute_aware = true, .memory_aware = true, .online = true};
+    .recomputes = true, .compute_aware = true, .memory_aware = true, .online = true, .live = true};
 
 constexpr MethodTraits without(bool MethodTraits::*trait, MethodTraits traits) {
   traits.*trait = false;
@@ -97,6 +97,8 @@ std::vector<Method> makeMethods() {
        &atOnce<&methods::planDtrLocal>},
       {"coop", "Zhang et al. 2023", "evicts the cheapest neighbours in memory that make one place",
        kDtr, &atOnce<&methods::planCoop>},
+      {"dtr_placed", "Zhang et al. 2023", "what it is measured against: DTR in the same memory",
+       without(&MethodTraits::live, kDtr), &atOnce<&methods::planDtrPlaced>},
       {"capuchin",
        "Peng et al. 2020",
        "swaps in free time, then swaps or recomputes what costs least a byte",

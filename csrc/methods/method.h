@@ -20,7 +20,8 @@ struct MethodTraits {
   bool deadline = false;       // plans for the runtime budget; false: what misses it is no plan
   bool in_place = true;        // takes steps with in-place ops
   bool online = false;         // decides in running order, without looking ahead
-  bool executes = true;        // poet.wrap trains with its plans
+  bool live = false;           // poet.wrap trains by its policy, without a plan
+  bool executes = true;        // poet.wrap trains with its plans, or live
   bool least_memory = true;    // takes Objective::kMemory; false: refused
 };
 

@@ -173,7 +173,7 @@ class Program:
                 self.model.add_hint(variable, solver.value(theirs[key]))
 
     def solve(self, seconds: float) -> tuple[cp_model.CpSolver, str]:
-        """Solves on one thread."""
+        """Solves on as many threads as the request says."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(seconds, 0.01)
         solver.parameters.num_workers = self.request["threads"]

@@ -13,6 +13,7 @@ using planner::Replay;
 constexpr size_t kMostReplaysPerStage = 100;
 constexpr int kCorrections = 12;
 constexpr int kBudgets = 48;
+constexpr int kMostFailures = 8;  // in a row
 
 }  // namespace
 
@@ -125,7 +126,7 @@ Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const So
   const Problem problem(graph, table, profile, {.objective = options.minimize});
   const Asked asked = findAsked(problem);
   PlanChoice choice(problem, options, method);
-  const int64_t most = 2 * simulatePlain(graph, profile).peak_bytes;
+  const int64_t plain = simulatePlain(graph, profile).peak_bytes;
   for (const MakePolicyRun& make : policies) {
     const auto peakWithin = [&](int64_t budget) {
       const std::unique_ptr<PolicyRun> policy = make(problem, asked, budget);
@@ -141,8 +142,14 @@ Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const So
     if (choice.any()) return choice.finish("");
     // The policy counts what it evicts late, and the schedule does not hold it: with more room it
     // may still fit. The same budgets whatever was asked for: what is reported as the least does.
-    for (int i = 0; i <= kBudgets; ++i)
-      peakWithin(problem.floor_bytes + (most - problem.floor_bytes) * i / kBudgets);
+    // Twice the plain peak, then from as much above it as it is above the floor down, and no
+    // further where the policy only thrashes.
+    peakWithin(2 * plain);
+    int failures = 0;
+    for (int i = kBudgets; i >= 0 && failures < kMostFailures; --i) {
+      const int64_t tried = problem.floor_bytes + 2 * (plain - problem.floor_bytes) * i / kBudgets;
+      failures = peakWithin(tried) < 0 ? failures + 1 : 0;
+    }
     if (choice.any()) return choice.finish("");
   }
   if (choice.deadline().over())

@@ -109,9 +109,9 @@ std::vector<Block> blocksOf(const Problem& fine, const std::vector<int>& moments
 }
 
 // Bytes by fine stage, as differences.
-class Residency {
+class ResidentBytes {
  public:
-  explicit Residency(const Problem& fine) : change_(fine.stages.size() + 1, 0) {}
+  explicit ResidentBytes(const Problem& fine) : change_(fine.stages.size() + 1, 0) {}
 
   void add(int first, int last, double bytes) {
     if (first > last || bytes <= 0) return;
@@ -124,15 +124,15 @@ class Residency {
   std::vector<double> change_;
 };
 
-class ResidencyBetween {
+class ResidentBytesBetween {
  public:
-  ResidencyBetween(const Problem& fine, const Program& program, const std::vector<double>& x)
+  ResidentBytesBetween(const Problem& fine, const Program& program, const std::vector<double>& x)
       : fine_(fine),
         point_(program, x),
         needs_(fine, program.problem(), point_),
         residency_(fine) {}
 
-  Residency of(const std::vector<Block>& blocks, int64_t free_bytes) {
+  ResidentBytes of(const std::vector<Block>& blocks, int64_t free_bytes) {
     for (const Block& block : blocks) {
       needs_.look(block.stage, block.first, block.latest());
       for (int v = 0; v < fine_.numValues(); ++v) {
@@ -184,7 +184,7 @@ class ResidencyBetween {
   const Problem& fine_;
   const PointAtMoments point_;
   NeedsOfReplays needs_;
-  Residency residency_;
+  ResidentBytes residency_;
 };
 
 }  // namespace
@@ -193,7 +193,7 @@ std::vector<Excess> excessBetween(const Problem& fine, const std::vector<int>& m
                                   int64_t free_bytes, const Program& program,
                                   const std::vector<double>& x) {
   const std::vector<Block> blocks = blocksOf(fine, moments);
-  const Residency residency = ResidencyBetween(fine, program, x).of(blocks, free_bytes);
+  const ResidentBytes residency = ResidentBytesBetween(fine, program, x).of(blocks, free_bytes);
   const auto budget = static_cast<double>(program.options().budget_bytes);
   std::vector<Excess> worst;
   double resident = 0;

@@ -5,6 +5,7 @@
 
 #include "planner/candidates.h"
 #include "planner/clock.h"
+#include "planner/incumbent.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
 #include "planner/state_search.h"
@@ -20,9 +21,6 @@ constexpr double kRelaxationShare = 0.6;
 // rest.
 constexpr double kRelaxedShare = 0.5;
 constexpr int kMostFreeColumns = 8000;
-// Of the plain step's seconds, half of kOptimalGap. Where many values are of one size, the last
-// digits are most of the work.
-constexpr double kCloseEnough = 5e-7;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
 
@@ -238,6 +236,7 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const Kn
       searchProgram(program, root,
                     {.time_limit_seconds = deadline.left(),
                      .relative_gap = kProofGap,
+                     // Where many values are of one size, the last digits are most of the work.
                      .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
                      .threads = options.threads,
                      .start = best.plan,

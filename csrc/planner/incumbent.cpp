@@ -63,7 +63,7 @@ bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan, PlanSource sou
   best_->start = toString(source);
   for (size_t i = 0; i < given_.size(); ++i)
     best_->start += (i == 0 ? "; starts: " : ", ") + given_[i];
-  dropRefutedBound();
+  dropRefutedBounds();
   describe(*best_);
   if (callback_) callback_(*best_);
   tellProgress();
@@ -71,10 +71,11 @@ bool Incumbent::take(Schedule&& schedule, const ReplayPlan& plan, PlanSource sou
 }
 
 Schedule Incumbent::simulated(const ReplayPlan& plan) const {
+  chargeWork(kSecondsPerOp * graph_.numOps());
+  if (const std::optional<Schedule> plain = withoutActions(plan)) return *plain;
   Schedule schedule = emptySchedule(graph_, options_);
   schedule.status = Status::kFeasible;
   writeActions(refinement_.fine(), refinement_.refined(plan), schedule);
-  chargeWork(kSecondsPerOp * graph_.numOps());
   if (profile_.dma_channels > 0) {
     Schedule timed = schedule;
     if (timeTransfers(timed, true)) {
@@ -88,6 +89,19 @@ Schedule Incumbent::simulated(const ReplayPlan& plan) const {
   }
   finalize(graph_, profile_, schedule);
   return schedule;
+}
+
+// The plan's frees cost nothing, and gain nothing where all that plain training keeps has room.
+std::optional<Schedule> Incumbent::withoutActions(const ReplayPlan& plan) const {
+  if (!plan.empty() || options_.minimize == Objective::kMemory || !refinement_.fine().away.empty())
+    return std::nullopt;
+  Schedule nothing;
+  nothing.status = Status::kFeasible;
+  const auto ops = static_cast<size_t>(graph_.numOps());
+  nothing.before.resize(ops + 1);
+  nothing.after.resize(ops);
+  std::optional<Schedule> plain = asGiven(graph_, profile_, options_, nothing);
+  return plain && keepsBudgets(*plain, options_) ? plain : std::nullopt;
 }
 
 // The simulator has the last word: false where it does not find what the timing says.
@@ -115,6 +129,7 @@ void Incumbent::setBound(double bound, const std::string& scope) {
 void Incumbent::setPlainBound(double seconds) {
   if (options_.minimize == Objective::kEnergy)
     seconds = profile_.joules({.busy_seconds = seconds, .makespan_seconds = seconds});
+  trivial_bound_ = seconds;
   all_bound_ = std::max(all_bound_.value_or(seconds), seconds);
   tellProgress();
 }
@@ -126,16 +141,21 @@ void Incumbent::setBoundValue(double bound, const std::string& scope) {
   } else {
     // Over those that were tried last: more of them have less of a bound.
     candidates_bound_ = bound;
-    dropRefutedBound();
   }
+  dropRefutedBounds();
   tellProgress();
 }
 
-// A plan below a bound over candidates has a replay that is none of them.
-void Incumbent::dropRefutedBound() {
-  if (best_ && candidates_bound_ &&
-      *candidates_bound_ > best_->objectiveValue() * (1 + kOptimalGap))
-    candidates_bound_.reset();
+bool Incumbent::refutes(const std::optional<double>& bound) const {
+  return best_ && bound && *bound > best_->objectiveValue() * (1 + kOptimalGap);
+}
+
+// A plan below a bound over candidates has a replay that is none of them. One below a bound over
+// every schedule was given to start from, and is none that the problem models.
+void Incumbent::dropRefutedBounds() {
+  if (refutes(candidates_bound_)) candidates_bound_.reset();
+  if (refutes(class_bound_)) class_bound_.reset();
+  if (refutes(all_bound_)) all_bound_ = trivial_bound_;
 }
 
 std::optional<double> Incumbent::greatestBound() const {

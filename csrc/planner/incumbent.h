@@ -18,6 +18,8 @@ namespace poet::planner {
 inline constexpr double kSecondsTolerance = 1e-9;  // relative
 // A plan is optimal when it lies this close to a bound that holds for every schedule.
 inline constexpr double kOptimalGap = 1e-6;  // relative
+// Of the plain step's cost: how far a plan may be from the bound for a search to end.
+inline constexpr double kCloseEnough = kOptimalGap / 2;
 
 // A schedule that was given to start from, as it stands: with the figures of this graph and device.
 // None where it is no schedule of this graph.
@@ -43,7 +45,10 @@ class Incumbent {
         on_progress_(on_progress),
         one_class_of_several_(one_class_of_several),
         facts_(graph),
-        timing_(facts_, profile) {}
+        timing_(facts_, profile) {
+    if (options.minimize == Objective::kMemory)
+      trivial_bound_ = static_cast<double>(graph.baseBytes());
+  }
 
   // Takes the plan of the coarse graph if the simulator finds it within the budgets and better than
   // the best so far; then the callback hears of it. True where it was taken.
@@ -86,9 +91,11 @@ class Incumbent {
   bool take(Schedule&& schedule, const ReplayPlan& plan, PlanSource source);
   void noteGiven(const std::string& method);
   void describe(Schedule& schedule) const;
-  void dropRefutedBound();
+  bool refutes(const std::optional<double>& bound) const;
+  void dropRefutedBounds();
   std::optional<double> greatestBound() const;
   void tellProgress();
+  std::optional<Schedule> withoutActions(const ReplayPlan& plan) const;
   bool timeTransfers(Schedule& schedule, bool moves) const;
 
   const Graph& graph_;
@@ -105,6 +112,8 @@ class Incumbent {
   PlanSource best_source_ = PlanSource::kPlain;
   std::vector<std::string> given_;  // methods of the schedules to start from, each once
   std::optional<double> all_bound_, candidates_bound_;
+  // What no schedule undercuts, modelled or not: plain training's cost, bytes beside the step.
+  std::optional<double> trivial_bound_;
   std::optional<double> class_bound_;  // of all schedules of the one class
   SearchPoint told_;
 };

@@ -4,6 +4,7 @@
 
 #include "planner/between_moments.h"
 #include "planner/clock.h"
+#include "planner/incumbent.h"
 #include "planner/lp_loop.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
@@ -26,9 +27,8 @@ constexpr double kShareOfStep = 0.9;
 constexpr double kStep = 0.6, kSmallStep = 0.3;
 constexpr double kProofGap = 1e-4;
 // Rounds that add less than this share of what lies between bound and best plan, in a row.
-constexpr double kLeastProgress = 0.01;
+constexpr double kLeastGapClosed = 0.01;
 constexpr int kMostIdleRounds = 2;
-constexpr double kCloseEnough = 5e-7;  // of the plain step's seconds, to the best plan
 // Relaxations that plans are rounded from: later ones have more cuts to find than plans to give.
 constexpr int kMostPlans = 6;
 
@@ -192,7 +192,7 @@ class BoundAtMoments {
       }
       if (worst.empty() || is_last || isClose()) break;
       if (keeps_budget && best_cost_ >= kInfinity) break;  // a first look: no plan to compare with
-      const bool progressed = result_.bound_cost - known > kLeastProgress * (best_cost_ - known);
+      const bool progressed = result_.bound_cost - known > kLeastGapClosed * (best_cost_ - known);
       idle_rounds_ = progressed || !keeps_budget ? 0 : idle_rounds_ + 1;
       if (idle_rounds_ == kMostIdleRounds) break;
       addMoments(worst, keeps_budget ? moments_.size() : moments_.size() / 2, moments_);

@@ -21,6 +21,9 @@ void checkOptions(const SolveOptions& options) {
   POET_CHECK(options.threads >= 1 && options.threads <= SolveOptions::kMostThreads,
              "solve_threads: expected a number in [1, ", SolveOptions::kMostThreads, "], got ",
              options.threads);
+  POET_CHECK(options.niceness >= 0 && options.niceness <= SolveOptions::kMostNiceness,
+             "niceness: expected a number in [0, ", SolveOptions::kMostNiceness, "], got ",
+             options.niceness);
   POET_CHECK(!options.deterministic || options.threads == 1,
              "deterministic: expected solve_threads=1, got ", options.threads,
              ". Which of several threads is first is not determined.");

@@ -29,6 +29,9 @@ struct SolveOptions {
   // graph, options and solver give the same schedule to the last byte, under load too. One thread.
   bool deterministic = false;
   int threads = 1;  // in [1, kMostThreads]
+  // By how much a worker process gives way to others (nice(2)), in [0, kMostNiceness]: while it
+  // searches, something trains. solve() in this process leaves the process as it is.
+  int niceness = 0;
   SolverChoice solver = {};
   bool recompute = true;  // plans may recompute
   bool paging = true;     // plans may page, where the profile has a store
@@ -47,6 +50,12 @@ struct SolveOptions {
   std::string python = "python3";  // an interpreter, for methods whose solver needs one (moccasin)
 
   static constexpr int kMostThreads = 1024;
+  // Of the budget, what a plan leaves free at most for what is still to come beside its step.
+  static constexpr int64_t kLeastShareOfRoom = 32;
+  static constexpr int kMostNiceness = 19;
+  // Of a solver beside which the training goes on: where every processor is taken it gets about a
+  // tenth of one, elsewhere all of an idle one.
+  static constexpr int kBackgroundNiceness = 10;
 };
 
 // Called with every better plan as it is found (already simulated).

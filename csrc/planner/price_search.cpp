@@ -16,11 +16,11 @@ namespace {
 // itself where every transfer is hidden.
 constexpr double kTimePrices[] = {0.3, 0.1, 0.03, 1};
 constexpr double kEnergyPrices[] = {0, 0.1, 0.3, 1};
-constexpr size_t kLaxPrice = 1;          // 0.1, where no plan keeps the deadline yet
-constexpr double kShareOfFirst = 0.45;   // of the time limit: the price of the best bound
-constexpr double kSharePerPrice = 0.06;  // likewise, of the others
-constexpr double kShareOfBest = 0.15;    // of what is left then, at the best price
-constexpr double kCloseEnough = 2e-5;    // (value - bound) / value
+constexpr size_t kLaxPrice = 1;               // 0.1, where no plan keeps the deadline yet
+constexpr double kShareOfFirst = 0.45;        // of the time limit: the price of the best bound
+constexpr double kSharePerPrice = 0.06;       // likewise, of the others
+constexpr double kShareOfBest = 0.15;         // of what is left then, at the best price
+constexpr double kCloseEnoughToPrice = 2e-5;  // (value - bound) / value
 // Around the best plan: short and mostly cold, so that a walk stays near it.
 constexpr int64_t kMovesAround = 4096, kMovesFurther = 16384;
 constexpr double kHottestAround[] = {0.02, 0.1, 0.4, 1.5};
@@ -68,7 +68,7 @@ class PriceSearch::Prices {
   }
 
  private:
-  bool finished() const { return deadline_.over() || best_.gap() <= kCloseEnough; }
+  bool finished() const { return deadline_.over() || best_.gap() <= kCloseEnoughToPrice; }
 
   double value() const {
     return best_.any() ? best_.best().objectiveValue() : std::numeric_limits<double>::infinity();

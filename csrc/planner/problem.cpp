@@ -189,7 +189,7 @@ void Problem::addSegments(ValueId id, const ProblemOptions& options) {
     add({.id = id, .bytes = value.bytes, .first_stage = value.producer.index, .at_end = outlives});
     return;
   }
-  const std::vector<OpId>& writers = graph_->writersOf(id);
+  const std::span<const OpId> writers = graph_->writersOf(id);
   const bool is_away = std::binary_search(options.away.begin(), options.away.end(), id);
   if (is_away) away.push_back(id);
   add({.id = id,
@@ -217,7 +217,7 @@ void Problem::addSegments(ValueId id, const ProblemOptions& options) {
 // The way back of a segment through the store.
 void Problem::addPage(int v) {
   Evictable& value = values[static_cast<size_t>(v)];
-  const std::vector<OpId>& writers = graph_->writersOf(value.id);
+  const std::span<const OpId> writers = graph_->writersOf(value.id);
   Replay page;
   page.is_page = true;
   page.outputs = {v};
@@ -309,7 +309,7 @@ void Problem::findDominated(bool has_deadline) {
 void Problem::findUses(const RecipeTable& table) {
   for (int v = 0; v < numValues(); ++v) {
     Evictable& value = values[static_cast<size_t>(v)];
-    const std::vector<OpId>& writers = graph_->writersOf(value.id);
+    const std::span<const OpId> writers = graph_->writersOf(value.id);
     const auto use = [&](int t) {
       value.use_stages.push_back(t);
       stages[static_cast<size_t>(t)].needs.push_back(v);

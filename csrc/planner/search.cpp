@@ -10,6 +10,7 @@
 #include "planner/candidates.h"
 #include "planner/exact.h"
 #include "planner/greedy.h"
+#include "planner/incumbent.h"
 #include "planner/local_search.h"
 #include "planner/lp_loop.h"
 #include "planner/moments.h"
@@ -20,7 +21,6 @@
 namespace poet::planner {
 namespace {
 
-constexpr double kSecondsTolerance = 1e-9;
 // Greedy starts: budgets tried in turn until one has a plan, and the weight of the distance to the
 // next use.
 constexpr double kBudgetFactors[] = {1, 1.02, 1.05, 1.1, 1.2, 1.35, 1.6, 2, 4};
@@ -69,8 +69,7 @@ constexpr double kWholeProgramShare = 0.6;
 constexpr double kWholeProgramGap = 1e-4;
 constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
-// Of the plain step's seconds, half of kOptimalGap: to the bound; and what is no progress.
-constexpr double kCloseEnough = 5e-7, kLeastGain = 5e-7;
+constexpr double kLeastGain = kCloseEnough;  // what is less is no progress
 // What is close to the bound in terms of the whole step may be far from it in terms of what the
 // plan costs.
 constexpr double kEnoughOfCost = 0.1;

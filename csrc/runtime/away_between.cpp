@@ -1,6 +1,7 @@
 #include "runtime/away_between.h"
 
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "graph/error.h"
@@ -47,6 +48,14 @@ bool AwayBetween::restore(c10::StorageImpl* storage, bool is_overwritten) {
   }
   pager_.release(take(storage));
   return static_cast<bool>(alive);
+}
+
+std::vector<StorageHold> AwayBetween::alive() const {
+  std::vector<StorageHold> all;
+  for (const auto& [number, entry] : entries_) {
+    if (StorageHold storage = entry.storage.lock()) all.push_back(std::move(storage));
+  }
+  return all;
 }
 
 void AwayBetween::restoreAll() {

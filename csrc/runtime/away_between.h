@@ -4,6 +4,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <map>
+#include <vector>
 
 #include "runtime/pager.h"
 
@@ -24,6 +25,8 @@ class AwayBetween {
   // Puts the data back if it is away. Throws what Pager::read throws; it is still away then, unless
   // all of it is about to be overwritten: then any data will do. False if it was not away.
   bool restore(c10::StorageImpl* storage, bool is_overwritten = false);
+  // Those that the program has not dropped.
+  std::vector<StorageHold> alive() const;
   // All of them, each tried; throws the first error.
   void restoreAll();
   // Forgets what the program has dropped.

@@ -4,7 +4,9 @@
 #include <map>
 
 #include "graph/error.h"
+#include "graph/heap_bytes.h"
 #include "schedule/simulator.h"
+#include "trace/op_traits.h"
 
 namespace poet {
 namespace {
@@ -36,15 +38,16 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Recording> recording,
 
 void CompiledPlan::packOps() {
   const Graph& g = graph();
+  hot_.reserve(recording_->ops.size());
   for (size_t k = 0; k < recording_->ops.size(); ++k) {
     const RecordedOp& op = recording_->ops[k];
     const Op& node = g.ops()[k];
     const c10::FunctionSchema& schema = op.handle.schema();
     HotOp hot{};
     hot.schema = &schema;
-    hot.in = static_cast<uint32_t>(slots_.size());
-    hot.n_in = static_cast<uint16_t>(op.in.size());
-    hot.n_out = static_cast<uint16_t>(op.out.size());
+    hot.slots = op.slots;
+    hot.n_in = op.n_in;
+    hot.n_out = op.n_out;
     hot.n_args = static_cast<uint16_t>(schema.arguments().size());
     hot.n_returns = static_cast<uint16_t>(schema.returns().size());
     hot.metadata_only = node.metadata_only && g.dataInputs(OpId(static_cast<int64_t>(k))).empty();
@@ -53,14 +56,10 @@ void CompiledPlan::packOps() {
     hot.has_after = !schedule_->after[k].empty();
     hot.mutates = !node.mutates.empty();
     hot.raises = op.raises;
+    const OpTraits& traits = traitsOf(op.handle);
+    hot.shaped_by_data = traits.shaped_by_data;
+    hot.numbers = traits.repeatable && !hot.metadata_only ? op.numbers : 0;
     hot.has_dead = recording_->dead_begin[k] != recording_->dead_begin[k + 1];
-    for (const Slot& slot : op.in)
-      slots_.push_back({slot.hash, slot.value.index, false, slot.outside});
-    for (const Slot& slot : op.out) {
-      const bool made =
-          slot.value.valid() && g.value(slot.value).producer == OpId(static_cast<int64_t>(k));
-      slots_.push_back({slot.hash, slot.value.index, made, slot.outside});
-    }
     hot_.push_back(hot);
   }
 }
@@ -108,20 +107,19 @@ void CompiledPlan::markRecorded() {
 // See Note [Recoverability] in graph/recipes.h.
 void CompiledPlan::findRecoverability() {
   const Graph& g = graph();
-  rescue_.resize(g.ops().size() + 1);
-  roots_.resize(g.values().size());
-  const std::vector<std::vector<ValueId>> roots = findRoots();
+  std::vector<std::vector<ValueId>> rescue(g.ops().size() + 1);
+  roots_ = IdLists(findRoots());
   const std::vector<bool> freed = findReturns();
   for (size_t v = 0; v < g.values().size(); ++v) {
     const int r = recipes_.recipeOf(ValueId(static_cast<int64_t>(v)));
     if (r < 0) continue;
-    roots_[v] = roots[static_cast<size_t>(r)];
     const OpId last_chance = recipes_.recipes()[static_cast<size_t>(r)].recoverable_until;
     const bool returns = last_return_[v] >= last_chance;
     if (!freed[v] || returns || last_chance >= g.endOfStep()) continue;
-    rescue_[static_cast<size_t>(last_chance.index)].emplace_back(static_cast<int64_t>(v));
+    rescue[static_cast<size_t>(last_chance.index)].emplace_back(static_cast<int64_t>(v));
     hot_[static_cast<size_t>(last_chance.index)].has_rescue = true;
   }
+  rescue_ = IdLists(rescue);
 }
 
 // By recipe: values of the step that bringing its outputs back may need and that cannot be
@@ -202,6 +200,13 @@ std::vector<bool> CompiledPlan::findReturns() {
     }
   }
   return freed;
+}
+
+int64_t CompiledPlan::ownBytes() const {
+  return static_cast<int64_t>(sizeof(*this)) + recipes_.ownBytes() + heapBytes(hot_) +
+         heapBytes(action_recipe_) + rescue_.ownBytes() + roots_.ownBytes() +
+         heapBytes(resident_bytes_) + heapBytes(keeps_generator_) + heapBytes(last_return_) +
+         heapBytes(paged_) + heapBytes(moved_early_) + heapBytes(pinned_);
 }
 
 }  // namespace poet

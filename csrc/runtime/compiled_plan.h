@@ -21,16 +21,12 @@ class CompiledPlan {
   // is a cache miss.
   struct HotOp {
     const void* schema;
-    uint32_t in;  // first input slot; outputs follow the inputs
-    uint16_t n_in, n_out, n_args, n_returns;
+    const Slot* slots;  // of the arguments, behind them those of the results: the recording's
+    uint64_t numbers;   // of those that may be tried with others, see Note [Results shaped by data]
+    uint32_t n_in, n_out;
+    uint16_t n_args, n_returns;
     bool metadata_only, reads_no_data, record, has_before, has_after, has_rescue, has_dead, mutates,
-        raises;
-  };
-  struct HotSlot {
-    uint64_t hash;
-    int32_t value;
-    bool made_here;
-    bool outside;
+        raises, shaped_by_data;
   };
 
   // Throws ScheduleError if the schedule is not the recording's, or has no plan.
@@ -46,12 +42,12 @@ class CompiledPlan {
   size_t numOps() const { return hot_.size(); }
 
   const HotOp& hot(size_t op) const { return hot_[op]; }
-  const HotSlot* slots(size_t first) const { return &slots_[first]; }
   // Recipe (index into recipes()) of a kRecompute action's argument.
   int recipeOfAction(int32_t arg) const { return action_recipe_[static_cast<size_t>(arg)]; }
   std::span<const ValueId> rescuesBefore(size_t op) const { return rescue_[op]; }
-  const std::vector<ValueId>& rootsOf(ValueId value) const {
-    return roots_[static_cast<size_t>(value.index)];
+  std::span<const ValueId> rootsOf(ValueId value) const {
+    const int r = recipes_.recipeOf(value);
+    return r < 0 ? std::span<const ValueId>() : roots_[static_cast<size_t>(r)];
   }
   // Whether evicting the value before op `op`, without a copy in the store, would lose it for the
   // program: nothing plans to recompute it, and by then nothing could.
@@ -87,6 +83,9 @@ class CompiledPlan {
   // Random ops that a planned recompute repeats: the simulator counts their generator states.
   bool keepsGenerator(size_t op) const { return keeps_generator_[op]; }
 
+  // That it takes of memory itself; recording and schedule are others', too.
+  int64_t ownBytes() const;
+
   // Ops whose arguments a replay may need; more may be asked for by plans that share this plan's
   // first ops.
   void recordAlso(size_t op) { hot_[op].record = true; }
@@ -109,10 +108,9 @@ class CompiledPlan {
   DeviceProfile profile_;
   RecipeTable recipes_;
   std::vector<HotOp> hot_;
-  std::vector<HotSlot> slots_;
   std::vector<int> action_recipe_;
-  std::vector<std::vector<ValueId>> rescue_;
-  std::vector<std::vector<ValueId>> roots_;
+  IdLists<ValueId> rescue_;  // by op
+  IdLists<ValueId> roots_;   // by recipe
   std::vector<int64_t> resident_bytes_;
   std::vector<bool> keeps_generator_;
   // By value: before this op the schedule recomputes it for the last time.

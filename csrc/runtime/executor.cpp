@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/heap_bytes.h"
 #include "trace/allocator_tap.h"
 #include "trace/kept_storages.h"
 #include "trace/op_traits.h"
@@ -20,10 +21,12 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   residency_.begin(plan_->graph());
   residency_.handedOut().dropDead();
   for (const ValueId v : plan_->pinned()) residency_[v].pinned = true;
-  pager_.begin(plan_->graph().values().size());
-  records_.resize(plan_->numOps());
+  pager_.end();
+  records_.resize(std::max(records_.size(), plan_->numOps()));
   root_holds_.begin(*plan_);
   stay_excess_ = StayExcess();
+  beside_bytes_ = 0;
+  most_restored_ = 0;
   verify_.beginStep();
 }
 
@@ -32,13 +35,18 @@ void Executor::end() {
   leave();
 }
 
+int64_t Executor::ownBytes() const {
+  return records_.ownBytes() + residency_.ownBytes() + pager_.ownBytes();
+}
+
 void Executor::leave() {
   residency_.clear();
-  for (OpRecord& record : records_) record.clear();
+  records_.clear();
   root_holds_.clear();
   temporaries_.clear();
   held_for_copies_.clear();
   stayed_.clear();
+  unlocated_.clear();
   written_elsewhere_.clear();
   reads_written_.clear();
 }
@@ -114,12 +122,12 @@ bool Executor::isSharedAsRecorded(const CompiledPlan& plan, ValueId v,
 
 bool Executor::matchesSlots(const CompiledPlan& plan, const c10::IValue* args) {
   const HotOp& hot = plan.hot(k_);
-  const HotSlot* slot = plan.slots(hot.in);
-  const HotSlot* const end = slot + hot.n_in;
+  const Slot* slot = hot.slots;
+  const Slot* const end = slot + hot.n_in;
   new_bindings_.clear();
   const bool same = forEachTensor(args, hot.n_args, [&](const at::Tensor& t, int, int) {
     if (slot == end) return false;
-    const ValueId v(slot->value);
+    const ValueId v = slot->value;
     const int64_t first_offset = slot->outside ? firstOffset(v, t) : 0;
     if (geometryHash(t, first_offset) != slot->hash) return false;
     ++slot;
@@ -149,7 +157,7 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
   if (hot.has_before) {
     for (const Action& action : plan_->schedule().before[k_]) perform(action);
   }
-  if (!stayed_.empty()) noteStayed();
+  if (!stayed_.empty() || !unlocated_.empty()) noteStayed();
   if (hot.has_rescue) {
     for (ValueId v : plan_->rescuesBefore(k_)) {
       if (residency_[v].away && !residency_[v].ref.expired() && !pager_.hasCopy(v))
@@ -157,23 +165,34 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
     }
   }
   if (!hot.metadata_only && !hot.reads_no_data) {
-    const HotSlot* slot = plan_->slots(hot.in);
-    for (const HotSlot* end = slot + hot.n_in; slot != end; ++slot) {
-      if (slot->value >= 0 && !residency_[ValueId(slot->value)].resident)
-        bringBackUnplanned(ValueId(slot->value));
+    const Slot* slot = hot.slots;
+    for (const Slot* end = slot + hot.n_in; slot != end; ++slot) {
+      if (slot->value.valid() && !residency_[slot->value].resident) bringBackUnplanned(slot->value);
     }
   }
   if (hot.has_after) holdForCopies();
   if (hot.record) {
     const auto held = [this](ValueId v) { return plan_->isHeldByRecords(v); };
-    records_[k_].capture(plan_->recording().ops[k_], held, plan_->graph().ops()[k_].random, args,
-                         hot.n_args, below);
+    records_.forCapture(k_).capture(plan_->recording().ops[k_], held,
+                                    plan_->graph().ops()[k_].random, args, hot.n_args, below);
   }
   if (hot.mutates && pager_.hasCopies()) dropStaleCopies();
   if (verify_.enabled()) verify_.beforeKernel(*plan_, k_, [this] { return bytesMissing(); });
 }
 
-bool Executor::after(const c10::IValue* results, std::string& why) {
+int64_t Executor::roomForOp() const {
+  const std::optional<int64_t> budget = plan_->schedule().ram_budget_bytes;
+  if (!budget) return std::numeric_limits<int64_t>::max();
+  const Op& op = plan_->graph().ops()[k_];
+  int64_t own = op.workspace_bytes;
+  for (const ValueId v : op.outputs) {
+    const Value& value = plan_->graph().value(v);
+    if (value.producer.index == static_cast<int64_t>(k_)) own += value.bytes;
+  }
+  return own + std::max<int64_t>(0, *budget - plan_->residentBytes()[k_]);
+}
+
+bool Executor::bindResults(const c10::IValue* results, std::string& why) {
   if (verify_.enabled()) verify_.afterKernel(*plan_, k_, [this] { return bytesHeldLonger(); });
   const HotOp& hot = plan_->hot(k_);
   if (hot.raises) {
@@ -181,18 +200,18 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
     return false;
   }
   if (!hot.metadata_only) {
-    const HotSlot* slot = plan_->slots(hot.in) + hot.n_in;
-    const HotSlot* const end = slot + hot.n_out;
+    const Slot* slot = hot.slots + hot.n_in;
+    const Slot* const end = slot + hot.n_out;
     const bool same = forEachTensor(results, hot.n_returns, [&](const at::Tensor& t, int, int) {
       if (slot == end) return false;
-      const ValueId v(slot->value);
+      const ValueId v = slot->value;
       const int64_t first_offset = slot->outside ? firstOffset(v, t) : 0;
       if (geometryHash(t, first_offset) != slot->hash) return false;
       if (slot->outside && (!residency_[v].bound || residency_[v].presumed)) {
         if (!isSharedAsRecorded(*plan_, v, *t.storage().unsafeGetStorageImpl())) return false;
         confirm({v, &t});
       }
-      if (slot->made_here && !residency_.bind(ValueId(slot->value), t)) return false;
+      if (slot->made_here && !residency_.bind(slot->value, t)) return false;
       ++slot;
       return true;
     });
@@ -201,8 +220,15 @@ bool Executor::after(const c10::IValue* results, std::string& why) {
       return false;
     }
   }
-  advance();
   return true;
+}
+
+void Executor::unbindResults() {
+  const HotOp& hot = plan_->hot(k_);
+  const Slot* slot = hot.slots + hot.n_in;
+  for (const Slot* end = slot + hot.n_out; slot != end; ++slot) {
+    if (slot->made_here && residency_[slot->value].bound) residency_.unbind(slot->value);
+  }
 }
 
 // Of values that the plan moves before an op shows them, and that nobody has found: what it would
@@ -267,7 +293,16 @@ void Executor::buryDead() {
         residency_.evict(v);
     }
     residency_.forgetIfDead(v);
+    if (!entry.ref.expired() && outlivesThePlan(v)) stayed_.push_back(v);
   });
+}
+
+// It died here when the step was recorded, and the program has it still: a list, a hook, a graph
+// that is kept.
+bool Executor::outlivesThePlan(ValueId v) const {
+  const Residency::Entry& entry = residency_[v];
+  if (!entry.resident || entry.hold || root_holds_.isHeld(v)) return false;
+  return std::find(stayed_.begin(), stayed_.end(), v) == stayed_.end();
 }
 
 void Executor::finish() {
@@ -298,8 +333,12 @@ void Executor::perform(const Action& action) {
 
 void Executor::free(ValueId v) {
   Residency::Entry& entry = residency_[v];
+  if (isUnlocated(v)) unlocated_.push_back(v);
   pager_.cancelRead(v);  // nothing needed it
-  if (entry.kept || !settleCopy(v)) return;
+  if (entry.kept || !settleCopy(v)) {
+    stayed_.push_back(v);
+    return;
+  }
   if (entry.resident && verify_.enabled()) {
     if (const StorageHold storage = entry.ref.lock()) entry.content_hash = contentHash(v, *storage);
   }
@@ -318,7 +357,7 @@ void Executor::free(ValueId v) {
 
 bool Executor::letGo(ValueId v) {
   std::optional<RootHolds::Roots> roots;
-  if (!pager_.hasCopy(v)) {
+  if (!pager_.hasCopy(v) && !pageOutLate(v)) {
     if (plan_->wouldBeLost(v, k_) || isStale(plan_->recipes().recipeOf(v))) return false;
     roots = root_holds_.rootsOf(v);
     if (!roots) return false;
@@ -333,13 +372,44 @@ bool Executor::letGo(ValueId v) {
 void Executor::noteStayed() {
   std::erase_if(stayed_,
                 [this](ValueId v) { return residency_[v].away || residency_[v].ref.expired(); });
+  std::erase_if(unlocated_, [this](ValueId v) { return residency_[v].bound; });
   const std::optional<int64_t> budget = plan_->schedule().ram_budget_bytes;
-  if (stayed_.empty() || !budget) return;
+  if ((stayed_.empty() && unlocated_.empty()) || !budget) return;
   int64_t bytes = 0;
   for (const ValueId v : stayed_) bytes += plan_->graph().value(v).bytes;
-  const int64_t excess = plan_->residentBytes()[k_] + bytes - *budget;
-  if (excess > stay_excess_.bytes)
-    stay_excess_ = {excess, bytes, describe(k_), describe(stayed_.front())};
+  for (const ValueId v : unlocated_) bytes += plan_->graph().value(v).bytes;
+  const int64_t excess = plan_->residentBytes()[k_] + beside_bytes_ + bytes - *budget;
+  if (excess > stay_excess_.bytes) {
+    const ValueId first = stayed_.empty() ? unlocated_.front() : stayed_.front();
+    stay_excess_ = {excess, bytes, describe(k_), describe(first), stayed_.empty()};
+  }
+}
+
+std::vector<WeakStorage> Executor::outlived(bool failed) const {
+  std::vector<WeakStorage> alive;
+  const auto add = [&](ValueId v) {
+    const Residency::Entry& entry = residency_[v];
+    if (entry.bound && plan_->graph().value(v).producer.valid() && !entry.ref.expired())
+      alive.push_back(entry.ref);
+  };
+  if (failed) {
+    const auto last =
+        std::min<int64_t>(static_cast<int64_t>(residency_.size()), plan_->graph().numValues());
+    for (ValueId v(0); v.index < last; ++v.index) add(v);
+  } else {
+    for (const ValueId v : stayed_) add(v);
+  }
+  return alive;
+}
+
+// Gradients may be None by now, and inputs other ones: such a value is not anywhere.
+bool Executor::isUnlocated(ValueId v) const {
+  const auto& early = plan_->movedEarly();
+  if (residency_[v].bound || !std::binary_search(early.begin(), early.end(), v)) return false;
+  const auto& outside = plan_->recording().outside;
+  const auto found = std::find_if(outside.begin(), outside.end(),
+                                  [v](const OutsideValue& one) { return one.value == v; });
+  return found != outside.end() && found->input_position < 0 && !found->is_gradient;
 }
 
 uint64_t Executor::contentHash(ValueId v, const c10::StorageImpl& storage) const {

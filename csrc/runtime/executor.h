@@ -1,13 +1,14 @@
 // Executor: makes one running step follow a CompiledPlan.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/away_between.h"
 #include "runtime/compiled_plan.h"
-#include "runtime/op_record.h"
+#include "runtime/op_records.h"
 #include "runtime/pager.h"
 #include "runtime/residency.h"
 #include "runtime/root_holds.h"
@@ -37,8 +38,9 @@ struct Presumed {
 struct StayExcess {
   int64_t bytes = 0;
   int64_t stayed_bytes = 0;
-  std::string where;  // the op
-  std::string first;  // one of the values that stayed
+  std::string where;       // the op
+  std::string first;       // one of the values that stayed
+  bool unlocated = false;  // all of them: no op has shown them, and they are elsewhere
 };
 
 // One step at a time. The caller calls matches(), then before(), runs the kernel, then after(); see
@@ -47,11 +49,12 @@ class Executor {
  public:
   void begin(std::shared_ptr<const CompiledPlan> plan);
   // Values from before the step, where they are believed to be; before the first op. What is in
-  // `between` and is away between the plan's steps stays away, all else comes back but for what the
-  // store has lost, which stays in there; then the plan's other such values are moved out. What
-  // turns out to be another value goes to `between`: whoever runs an op asks there for what it
-  // shows.
-  void presume(const std::vector<Presumed>& values, AwayBetween& between);
+  // `between` and is away between the plan's steps stays away; the rest of `values` and what is in
+  // `back` comes back but for what the store has lost, which stays in there; then the plan's other
+  // such values are moved out. What turns out to be another value goes to `between`: whoever runs
+  // an op asks there for what it shows.
+  void presume(const std::vector<Presumed>& values, const std::vector<StorageHold>& back,
+               AwayBetween& between);
   // Lets go of everything. What is away must have been restored, or handed over.
   void end();
   // Hands what is still away to `between`.
@@ -64,8 +67,14 @@ class Executor {
   bool wouldMatch(const CompiledPlan& plan, const c10::OperatorHandle& op, const c10::IValue* args);
   // The plan's actions before the op; afterwards its inputs are resident.
   void before(const c10::IValue* args, c10::DispatchKeySet below);
+  // Bytes that the op may take by its plan, in all, and what is left of the budget beside it.
+  int64_t roomForOp() const;
   // Registers what the op made. False if it made something else than the recording says.
-  bool after(const c10::IValue* results, std::string& why);
+  bool bindResults(const c10::IValue* results, std::string& why);
+  // What bindResults() registered of the op before it found something else is let go.
+  void unbindResults();
+  // The op is done: after bindResults().
+  void advance();
   // In place of after(), when the op threw. False if the recording knows nothing of that.
   bool afterRaise();
   // The actions at the end of the step; only when done() == numOps().
@@ -86,6 +95,9 @@ class Executor {
   // has away between steps, if asked to keep that. Throws what a replay or the store throws, after
   // having tried them all.
   void restoreAll(bool keep_away_between_steps = false);
+  // By how much that has taken the step above its plan's budget, beside which `more` bytes lie that
+  // the plan does not know of; 0 where nothing had to come back.
+  int64_t restoredExcess(int64_t more) const;
   // Brings back what the tensors of an op that the plan does not know (or a raw reader) touch, and
   // pins it.
   void touch(const c10::IValue* args, size_t count);
@@ -117,8 +129,8 @@ class Executor {
     return known && residency_[v].away ? residency_[v].ref.lock() : StorageHold();
   }
   // Of the first `done` ops.
-  std::vector<OpRecord> takeRecords(size_t done);
-  std::vector<OpRecord> exchangeRecords(std::vector<OpRecord> records);
+  OpRecords takeRecords(size_t done);
+  OpRecords exchangeRecords(OpRecords records);
   void bringBackNow(ValueId v) { bringBackUnplanned(v); }
   // Bytes that are resident beside the values that ops have shown so far.
   int64_t unshownBytes() const;
@@ -135,21 +147,27 @@ class Executor {
   std::vector<int64_t> shifts() const;
   // Notes where this step had the plan's movedEarly() values.
   void noteStorages(std::vector<OutsideValue>& outside) const;
+  // That lie beside the step, and that the plan knows nothing of.
+  void noteBeside(int64_t bytes) { beside_bytes_ = bytes; }
+  // Storages of values that the step has made and that live although its plan has them dead by now;
+  // `failed`: of all that live.
+  std::vector<WeakStorage> outlived(bool failed) const;
   // Of this step so far.
   const StayExcess& stayExcess() const { return stay_excess_; }
+  std::string describe(size_t op) const;
   Pager& pager() { return pager_; }
   const ExecutorCounters& counters() const { return counters_; }
+  // That it takes of memory itself between two steps.
+  int64_t ownBytes() const;
   void setVerify(bool on) { verify_.setEnabled(on); }
 
  private:
   using HotOp = CompiledPlan::HotOp;
-  using HotSlot = CompiledPlan::HotSlot;
   struct NewBinding {
     ValueId value;
     const at::Tensor* tensor;
   };
 
-  void advance();
   void confirm(const NewBinding& binding);
   void disown(ValueId v);
   void handOver(ValueId v);
@@ -161,10 +179,12 @@ class Executor {
   void perform(const Action& action);
   void free(ValueId v);
   bool letGo(ValueId v);
+  bool isUnlocated(ValueId v) const;
   void noteStayed();
   std::string describe(ValueId v) const;
   void retain(ValueId v);
   void pageOut(ValueId v);
+  bool pageOutLate(ValueId v);
   void pageIn(ValueId v);
   bool copyToStore(ValueId v, const StorageHold& storage);
   bool settleCopy(ValueId v);
@@ -194,22 +214,26 @@ class Executor {
   // POET_VERIFY: of values that the recorded step had let go of by now, or that could not leave.
   int64_t bytesMissing() const;
   int64_t bytesHeldLonger() const;
+  int64_t bytesThere() const;
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   void buryDead();
-  std::string describe(size_t op) const;
+  bool outlivesThePlan(ValueId v) const;
 
   std::shared_ptr<const CompiledPlan> plan_;
   size_t k_ = 0;
   Residency residency_;
   Pager pager_;
   AwayBetween* between_ = nullptr;
-  std::vector<OpRecord> records_;
+  OpRecords records_;
   RootHolds root_holds_{residency_, pager_};
   std::vector<NewBinding> new_bindings_;
   std::vector<ValueId> held_for_copies_;  // until the running op's page_outs are done
   std::vector<ValueId> temporaries_;  // dead values that came back for somebody else's sake only
   std::vector<ValueId> stayed_;       // in memory, where the plan has them away
+  std::vector<ValueId> unlocated_;    // likewise, and nobody knows where: see isUnlocated()
   StayExcess stay_excess_;
+  int64_t beside_bytes_ = 0;
+  int64_t most_restored_ = 0;               // was there while restoreAll() brought something back
   std::vector<ValueId> written_elsewhere_;  // see Note [Written elsewhere]
   std::vector<bool> reads_written_;         // by recipe; empty where nothing is
   ExecutorCounters counters_;

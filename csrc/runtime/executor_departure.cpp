@@ -9,24 +9,53 @@
 
 namespace poet {
 
+// What fails is tried once more: what is not back at a step's end is lost, and memory may have been
+// short for a moment only, or for what came back before.
 void Executor::restoreAll(bool keep_away_between_steps) {
   std::exception_ptr first;
-  const std::vector<ValueId> away = residency_.away();
-  for (ValueId v : away) {
-    const Residency::Entry& entry = residency_[v];
-    if (!entry.away || entry.ref.expired()) continue;
-    if (keep_away_between_steps && plan_->isAwayBetweenSteps(v) && pager_.hasCopy(v)) continue;
-    try {
-      bringBackUnplanned(v);
-    } catch (...) {
-      temporaries_.clear();
-      if (!first) first = std::current_exception();
+  const auto restore = [&] {
+    first = nullptr;
+    const std::vector<ValueId> away = residency_.away();
+    for (ValueId v : away) {
+      const Residency::Entry& entry = residency_[v];
+      if (!entry.away || entry.ref.expired()) continue;
+      if (keep_away_between_steps && plan_->isAwayBetweenSteps(v) && pager_.hasCopy(v)) continue;
+      try {
+        bringBack(v);
+        most_restored_ = std::max(most_restored_, bytesThere());
+        dropTemporaries();
+      } catch (...) {
+        dropTemporaries();
+        if (!first) first = std::current_exception();
+      }
     }
-  }
+  };
+  restore();
+  if (first) restore();
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index)
     residency_[v].hold.reset();
   root_holds_.clear();
   if (first) std::rethrow_exception(first);
+}
+
+int64_t Executor::restoredExcess(int64_t more) const {
+  const std::optional<int64_t> budget = plan_->schedule().ram_budget_bytes;
+  return most_restored_ == 0 || !budget ? 0 : most_restored_ + more - *budget;
+}
+
+// What the step has in memory by what is known of its values.
+int64_t Executor::bytesThere() const {
+  const Graph& graph = plan_->graph();
+  int64_t bytes = unshownBytes();
+  for (ValueId v(0); v.index < graph.numValues(); ++v.index) {
+    const auto i = static_cast<size_t>(v.index);
+    const OpId from = graph.value(v).producer.valid() ? graph.value(v).producer
+                                                      : plan_->recording().first_shown[i];
+    const bool is_shown = static_cast<size_t>(from.index) < k_;
+    if (is_shown && residency_[v].resident && (residency_.isAvailable(v) || residency_[v].hold))
+      bytes += graph.value(v).bytes;
+  }
+  return bytes;
 }
 
 void Executor::touchStorage(c10::StorageImpl* storage) {
@@ -157,14 +186,13 @@ std::vector<int64_t> Executor::shifts() const {
   return result;
 }
 
-std::vector<OpRecord> Executor::takeRecords(size_t done) {
-  std::vector<OpRecord> taken = std::move(records_);
+OpRecords Executor::takeRecords(size_t done) {
+  OpRecords taken = std::exchange(records_, OpRecords());
   taken.resize(done);
-  records_.clear();
   return taken;
 }
 
-std::vector<OpRecord> Executor::exchangeRecords(std::vector<OpRecord> records) {
+OpRecords Executor::exchangeRecords(OpRecords records) {
   return std::exchange(records_, std::move(records));
 }
 
@@ -191,9 +219,15 @@ int64_t Executor::unshownBytes() const {
   return bytes;
 }
 
+// What comes now numbers such values anew. The op at which the plan is left may have been found to
+// be the next one: what it is the first to show is known then, and not shown.
 void Executor::handOverUnshown() {
+  const std::vector<OpId>& first_shown = plan_->recording().first_shown;
   for (ValueId v(0); static_cast<size_t>(v.index) < residency_.size(); ++v.index) {
-    if (residency_[v].presumed) disown(v);  // what comes now numbers such values anew
+    const auto i = static_cast<size_t>(v.index);
+    const bool is_to_come =
+        i < first_shown.size() && static_cast<size_t>(first_shown[i].index) >= k_;
+    if (residency_[v].presumed || (residency_[v].bound && is_to_come)) disown(v);
   }
 }
 
@@ -263,7 +297,6 @@ void Executor::renumberPresumed(const std::vector<Presumed>& values) {
     residency_.unbind(v);
   }
   residency_.resize(std::max(residency_.size(), plan_->graph().values().size()));
-  pager_.resize(residency_.size());
   for (auto& [storage, copy] : away) {
     const auto found = std::find_if(values.begin(), values.end(), [&](const Presumed& one) {
       return one.storage == storage && plan_->pagesValue(one.value);

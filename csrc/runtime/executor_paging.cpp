@@ -57,6 +57,19 @@ void Executor::pageOut(ValueId v) {
   }
 }
 
+// The plan moved it to the store before an op had shown it, when nobody knew where it was (a
+// parameter that the step before has given other memory): it goes there now.
+bool Executor::pageOutLate(ValueId v) {
+  if (plan_->graph().value(v).producer.valid() || !plan_->pagesValue(v) || residency_[v].pinned)
+    return false;
+  const StorageHold storage = residency_[v].resident ? residency_[v].ref.lock() : StorageHold();
+  if (!storage || !AllocatorTap::mayReleaseNow(*storage) || !copyToStore(v, storage) ||
+      !settleCopy(v))
+    return false;
+  ++pager_.counters().planned_page_outs;
+  return pager_.hasCopy(v);
+}
+
 // What died with the op before has memory in a transfer.
 void Executor::settleDead() {
   if (k_ == 0 || !plan_->hot(k_ - 1).has_dead) return;
@@ -102,6 +115,7 @@ void Executor::dropStaleCopies() {
 void Executor::pageIn(ValueId v) {
   Residency::Entry& entry = residency_[v];
   std::erase(stayed_, v);
+  std::erase(unlocated_, v);
   if (residency_.isAvailable(v)) {  // it never left
     if (k_ > static_cast<size_t>(plan_->graph().lastShown(v).index) && !entry.hold)
       entry.hold = entry.ref.lock();
@@ -162,7 +176,8 @@ bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<boo
 // ------------------------------------------------------------------------------------------------
 // values from before the step
 
-void Executor::presume(const std::vector<Presumed>& values, AwayBetween& between) {
+void Executor::presume(const std::vector<Presumed>& values, const std::vector<StorageHold>& back,
+                       AwayBetween& between) {
   between_ = &between;
   const auto come_back = [](auto&& restore) {
     try {
@@ -187,7 +202,10 @@ void Executor::presume(const std::vector<Presumed>& values, AwayBetween& between
         come_back([&] { between.restore(one.storage.get()); }))
       residency_.presume(one.value, one.storage, false);
   }
-  come_back([&] { between.restoreAll(); });
+  for (const StorageHold& storage : back) come_back([&] { between.restore(storage.get()); });
+  for (const ValueId v : plan_->schedule().away_between_steps) {
+    if (isUnlocated(v)) unlocated_.push_back(v);
+  }
 }
 
 void Executor::moveOutAtStart() {

@@ -118,7 +118,7 @@ at::Tensor Executor::tensorFor(const Slot& slot, bool reads_no_data,
   if (!storage && (reads_no_data || residency_.isAvailable(slot.value)))
     storage = residency_[slot.value].ref.lock();
   if (!storage && reads_no_data)
-    storage = emptyStorage(plan_->graph().value(slot.value).bytes, slot.device);
+    storage = emptyStorage(plan_->graph().value(slot.value).bytes, slot.look->device);
   POET_INTERNAL_ASSERT(storage, "a replay before ", describe(k_), " needs value ", slot.value.index,
                        ", which is not there");
   return tensorOn(std::move(storage), slot, slot.offset + shiftOf(slot.value));
@@ -137,7 +137,7 @@ void Executor::replayOp(OpId id, std::vector<std::pair<ValueId, StorageHold>>& m
       runAgain(op, record, [&](const Slot& slot) { return tensorFor(slot, reads_no_data, made); });
   size_t i = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
-    const Slot& slot = op.out[i++];
+    const Slot& slot = op.out()[i++];
     if (slot.value.valid() && graph.value(slot.value).producer == id) {
       made.emplace_back(slot.value, StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
     }

@@ -21,6 +21,7 @@ class FileTransfers final : public Transfers {
   void release(int64_t slot) override { queue_.release(slot); }
   void reserve(int64_t bytes) override { queue_.reserve(bytes); }
   StoreCounters counters() override { return queue_.counters(); }
+  int64_t bufferBytes() const override { return queue_.bufferBytes(); }
 
  private:
   TransferQueue queue_;

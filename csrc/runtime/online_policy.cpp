@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "graph/heap_bytes.h"
 #include "runtime/executor.h"
 #include "trace/op_traits.h"
 #include "trace/tensor_args.h"
@@ -37,9 +38,13 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   made_room_ = store_failed_ = false;
   budget_error_.clear();
   over_text_.clear();
-  scores_.emplace(scored_, methods::DtrCost::kNeighbourhood);
+  scores_.emplace(scored_, options_.policy.cost);
   handed_out_.dropDead();
   if (over_budget_ != OverBudget::kGoOn) undo_.begin();
+}
+
+int64_t OnlinePolicy::ownBytes() const {
+  return heapBytes(entries_) + heapBytes(recipes_) + records_.ownBytes() + heapBytes(fixed_);
 }
 
 void OnlinePolicy::end() {
@@ -49,13 +54,15 @@ void OnlinePolicy::end() {
     counters_.most_over_bytes = std::max(counters_.most_over_bytes, over_bytes_);
   }
   recorder_ = nullptr;
-  entries_.clear();  // the holds with them
-  recipes_.clear();
-  records_.clear();
-  value_of_.clear();
+  // The holds with them. Most calls run without the policy: it keeps no memory for the next one.
+  entries_ = std::vector<Entry>();
+  recipes_ = std::vector<LiveRecipe>();
+  records_ = OpRecords();
+  value_of_ = decltype(value_of_)();
   locked_.clear();
   fixed_.clear();
   from_before_.reset();
+  scores_.reset();
   undo_.clear();
   running_ = kNoOp;
   replaying_ = 0;
@@ -73,7 +80,6 @@ void OnlinePolicy::grow() {
   if (entries_.size() >= count) return;
   entries_.resize(count);
   scores_->resize(count);
-  pager_.resize(count);
 }
 
 void OnlinePolicy::bind(ValueId v, const at::Tensor& t) {
@@ -170,13 +176,14 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
   std::vector<ValueId> shown;
   size_t i = 0;
   forEachTensor(args, count, [&](const at::Tensor& t, int, int) {
-    const ValueId v = op.in[i++].value;
+    const ValueId v = op.in()[i++].value;
     if (!v.valid()) return true;
     bind(v, t);
     shown.push_back(v);
     return true;
   });
-  const bool reads = !node.reads_no_data && !traits.is_view;
+  // A view, too: nothing foretells what its memory is read by. See Note [Raw reads behind a view].
+  const bool reads = !node.reads_no_data;
   std::vector<ValueId> read;
   if (reads) read = shown;
   for (const ValueId v : node.inputs) {  // those that are lent are not among its arguments
@@ -191,7 +198,7 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
   for (const ValueId x : node.mutates) beforeWrite(x);
   records_.resize(static_cast<size_t>(id.index) + 1);
   if (node.replayable && options_.recompute) {
-    OpRecord& record = records_.back();
+    OpRecord& record = records_.forCapture(static_cast<size_t>(id.index));
     const auto held = [this](ValueId v) { return recorder_->isHeldByRecords(v); };
     record.capture(op, held, traits.random, args, count, below);
     if (record.generatorState() != nullptr) generator_bytes_ += generatorBytes();
@@ -206,7 +213,7 @@ void OnlinePolicy::afterKernel(OpId id, const c10::IValue* results, size_t count
   grow();
   size_t i = 0;
   forEachTensor(results, count, [&](const at::Tensor& t, int, int) {
-    const ValueId v = op.out[i++].value;
+    const ValueId v = op.out()[i++].value;
     if (v.valid()) bind(v, t);
     return true;
   });
@@ -216,8 +223,15 @@ void OnlinePolicy::afterKernel(OpId id, const c10::IValue* results, size_t count
 
 void OnlinePolicy::afterRaise(OpId id) {
   records_.resize(static_cast<size_t>(id.index) + 1);
+  const bool ran = running_ == id;
   unlockAll();
-  noteRecipes(id);  // it is not replayable: what it may have written cannot be computed again
+  if (ran) {
+    noteRecipes(id);  // it is not replayable: what it may have written cannot be computed again
+    return;
+  }
+  // Something did not come back for it: it has written nothing, and what needs the versions that
+  // there are is still away.
+  for (const ValueId x : recorder_->node(id).mutates) at(x).being_written = false;
 }
 
 void OnlinePolicy::noteRecipes(OpId id) {
@@ -278,12 +292,10 @@ void OnlinePolicy::addNeeds(int32_t recipe, OpId id) {
   const RecordedOp& op = recorder_->op(id);
   if (recorder_->node(id).reads_no_data) return;
   LiveRecipe& into = recipes_[static_cast<size_t>(recipe)];
-  for (size_t i = 0; i < op.in.size(); ++i) {
-    const ValueId v = op.in[i].value;
-    const auto& statistics = op.statistic_slots;
-    if (!v.valid() || std::binary_search(into.outputs.begin(), into.outputs.end(), v) ||
-        std::find(statistics.begin(), statistics.end(), static_cast<int16_t>(i)) !=
-            statistics.end())
+  for (const Slot& slot : op.in()) {
+    const ValueId v = slot.value;
+    if (!v.valid() || slot.statistic ||
+        std::binary_search(into.outputs.begin(), into.outputs.end(), v))
       continue;
     const bool known = std::any_of(into.needs.begin(), into.needs.end(), [&](const Need& need) {
       return need.value == v && need.version == at(v).version;
@@ -310,7 +322,7 @@ void OnlinePolicy::guardUndo(OpId id, const c10::IValue* args, size_t count) {
   const OpTraits& traits = traitsOf(op.handle);
   bool possible = node.phase != Phase::kOptimizer && traits.known_pure;
   if (traits.rebinds_storage) possible = false;
-  for (const Slot& slot : op.in) {
+  for (const Slot& slot : op.in()) {
     if (!slot.value.valid() && traits.writes_arg[static_cast<size_t>(slot.arg)]) possible = false;
   }
   for (const ValueId v : node.mutates) {

@@ -2,7 +2,9 @@
 //
 // Source: Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021 (arXiv 2006.09616); its
 // score h_DTR is in methods/dtr_score.h. Chosen beyond it: paging where the step has a store, and
-// rules for in-place writes, which the paper's prototype copies on write.
+// rules for in-place writes, which the paper's prototype copies on write. What the paper's other
+// scores would let go, and what Coop would (Note [Windows]), it lets go where it stands for these
+// methods (OnlineOptions::policy): everything else is the same.
 // Bound: none. Weakness: it knows nothing of what is to come, and at tight budgets it thrashes; so
 // the replays of one step are limited (kMostReplaysPerOp). Beyond that values leave to the store
 // only, and without one the step goes over its budget.
@@ -19,8 +21,9 @@
 #include "device/profile.h"
 #include "graph/error.h"
 #include "methods/dtr_score.h"
+#include "methods/live_policy.h"
 #include "runtime/away_between.h"
-#include "runtime/op_record.h"
+#include "runtime/op_records.h"
 #include "runtime/pager.h"
 #include "runtime/residency.h"
 #include "runtime/step_undo.h"
@@ -44,6 +47,7 @@ struct OnlineOptions {
   bool paging = false;              // to the session's store
   bool away_between_steps = false;  // what does not fit when a step ends may stay there
   DeviceProfile profile;            // how fast that is
+  methods::LivePolicy policy = {};  // of which method
 };
 
 // What the policy asks the session for, with the session's lock held.
@@ -162,6 +166,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void undo() { undo_.undo(); }
 
   const OnlineCounters& counters() const { return counters_; }
+  // That it takes of memory itself; the pager is another's, too.
+  int64_t ownBytes() const;
 
   // Companion
   void died(ValueId value) override;
@@ -259,13 +265,14 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   bool recoverable(ValueId v);
   bool recoverable(ValueId v, uint32_t round);
   bool evictOne();
+  bool evictWindow(int64_t bytes, int64_t free_bytes);
   bool evictWaiting();
   bool thrashes() const;
   bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
   bool isForNativeCode(ValueId v) const;
-  bool mayRun(const LiveRecipe& recipe) const;
+  bool mayRun(const LiveRecipe* recipe) const;  // null: may not
   double pageSeconds(int64_t bytes, bool has_copy) const;
   bool evict(ValueId v, bool to_store);
   bool copyToStore(ValueId v);
@@ -295,7 +302,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
 
   std::vector<Entry> entries_;
   std::vector<LiveRecipe> recipes_;
-  std::vector<OpRecord> records_;
+  OpRecords records_;
   std::unordered_map<c10::StorageImpl*, ValueId> value_of_;
   std::vector<ValueId> locked_;  // by the running op
   const Recipes scored_{*this};

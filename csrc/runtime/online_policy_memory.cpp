@@ -42,6 +42,7 @@ void OnlinePolicy::makeRoom(int64_t bytes) {
   made_room_ = true;
   noteDeaths();
   while (residentBytes() + bytes > most) {
+    if (options_.policy.windows && evictWindow(bytes, most - residentBytes())) continue;
     if (evictOne()) continue;
     exceed(bytes);
     return;
@@ -78,9 +79,10 @@ bool OnlinePolicy::isCurrent(const Need& need) const {
 }
 
 // Native code may have shown itself since the recipe was made: see Note [Written by native code].
-bool OnlinePolicy::mayRun(const LiveRecipe& recipe) const {
-  return recipe.ok && std::all_of(recipe.ops.begin(), recipe.ops.end(),
-                                  [this](OpId op) { return recorder_->node(op).replayable; });
+bool OnlinePolicy::mayRun(const LiveRecipe* recipe) const {
+  return recipe != nullptr && recipe->ok &&
+         std::all_of(recipe->ops.begin(), recipe->ops.end(),
+                     [this](OpId op) { return recorder_->node(op).replayable; });
 }
 
 // Whether v could come back if it were absent.
@@ -92,7 +94,7 @@ bool OnlinePolicy::recoverable(ValueId v, uint32_t round) {
   entry.mark = round;
   entry.found = false;  // for whoever comes here from itself
   const LiveRecipe* recipe = recipeOf(v);
-  if (recipe == nullptr || !mayRun(*recipe)) return false;
+  if (!mayRun(recipe)) return false;
   for (const ValueId made : recipe->outputs) {
     if (at(made).being_written) return false;
   }
@@ -164,8 +166,7 @@ bool OnlinePolicy::evictOne() {
   };
   std::vector<Candidate> heap;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    const LiveRecipe* recipe = recipeOf(v);
-    const bool again = replays && recipe != nullptr && mayRun(*recipe);
+    const bool again = replays && mayRun(recipeOf(v));
     if ((!again && !pages) || !mayLeave(v) || at(v).waits > 0) continue;
     const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
     if (again) heap.push_back({scores_->costOf(v.index) / weight, v, false});
@@ -392,7 +393,7 @@ void OnlinePolicy::replayOp(OpId id, Made& made) {
                [&](const Slot& slot) { return tensorFor(slot, reads_no_data, made); });
   size_t i = 0;
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
-    const Slot& slot = op.out[i++];
+    const Slot& slot = op.out()[i++];
     if (slot.value.valid() && recorder_->value(slot.value).producer == id)
       made.emplace_back(slot.value, StorageHold::reclaim_copy(t.storage().unsafeGetStorageImpl()));
     return true;
@@ -422,7 +423,7 @@ at::Tensor OnlinePolicy::tensorFor(const Slot& slot, bool reads_no_data, const M
   }
   const Entry& entry = at(slot.value);
   StorageHold storage = storageOf(slot.value);
-  if (!storage && reads_no_data) storage = emptyStorage(entry.bytes, slot.device);
+  if (!storage && reads_no_data) storage = emptyStorage(entry.bytes, slot.look->device);
   POET_INTERNAL_ASSERT(storage && (reads_no_data || entry.resident), "a replay before op ",
                        running_.index, " needs value ", slot.value.index, ", which is not there");
   return tensorOn(std::move(storage), slot);
@@ -470,13 +471,18 @@ void OnlinePolicy::restoreAll(bool to_budget) {
     entry.locks += stays && !may_stay;
     entry.waits += stays && may_stay;
   }
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (is_away(v) && !(may_stay && hasCopy(v))) bring_back(v);
-  }
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (may_stay && is_away(v) && residentBytes() + at(v).bytes <= options_.budget_bytes)
-      bring_back(v);
-  }
+  const auto bring_all_back = [&] {
+    first = nullptr;
+    for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+      if (is_away(v) && !(may_stay && hasCopy(v))) bring_back(v);
+    }
+    for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+      if (may_stay && is_away(v) && residentBytes() + at(v).bytes <= options_.budget_bytes)
+        bring_back(v);
+    }
+  };
+  bring_all_back();
+  if (first) bring_all_back();  // as Executor::restoreAll
   for (Entry& entry : entries_) entry.locks = entry.waits = 0;
   AllocatorTap::forgetHidden();
   if (first) std::rethrow_exception(first);

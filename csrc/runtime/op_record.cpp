@@ -28,10 +28,8 @@ namespace {
 
 // The accelerator that the op reads from or makes something on.
 std::optional<c10::Device> acceleratorOf(const RecordedOp& op) {
-  for (const auto* slots : {&op.in, &op.out}) {
-    for (const Slot& slot : *slots) {
-      if (!slot.device.is_cpu()) return slot.device;
-    }
+  for (const Slot& slot : op.all()) {
+    if (!slot.look->device.is_cpu()) return slot.look->device;
   }
   return std::nullopt;
 }
@@ -60,8 +58,8 @@ void OpRecord::capture(const RecordedOp& op, c10::function_ref<bool(ValueId)> he
   state_ = ExecutionState::current();
   int copied_list = -1;
   held_.clear();
-  for (size_t i = 0; i < op.in.size(); ++i) {
-    const Slot& slot = op.in[i];
+  for (size_t i = 0; i < op.n_in; ++i) {
+    const Slot& slot = op.slots[i];
     if (!slot.value.valid()) continue;
     if (held(slot.value)) {
       const at::Tensor& t = tensorAt(args, slot);
@@ -93,10 +91,10 @@ void OpRecord::clear() {
 }
 
 at::Tensor tensorOn(StorageHold storage, const Slot& slot, int64_t offset) {
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), slot.keys,
-                                                    slot.dtype);
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.sizes, slot.strides, offset);
-  if (slot.wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                    slot.look->keys, slot.look->dtype);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(slot.look->sizes, slot.look->strides, offset);
+  if (slot.look->wrapped_number) t.unsafeGetTensorImpl()->set_wrapped_number(true);
   return t;
 }
 
@@ -112,21 +110,18 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
   int copied_list = -1;
   // Running statistics move only once, and training does not read them: see Note [Statistics of
   // batch norm]. They may be away, or dead by now.
-  const auto is_statistic = [&](size_t i) {
-    const auto& all = op.statistic_slots;
-    return std::find(all.begin(), all.end(), static_cast<int16_t>(i)) != all.end();
-  };
   auto held = record.held().begin();
   const auto& schema_args = op.handle.schema().arguments();
-  for (size_t i = 0; i < op.in.size(); ++i) {
-    const Slot& slot = op.in[i];
-    if (is_statistic(i)) {
+  for (size_t i = 0; i < op.n_in; ++i) {
+    const Slot& slot = op.slots[i];
+    if (slot.statistic) {
       const bool optional =
           schema_args[static_cast<size_t>(slot.arg)].type()->kind() == c10::TypeKind::OptionalType;
       stack[static_cast<size_t>(slot.arg)] =
           optional
               ? at::Tensor()
-              : at::zeros(slot.sizes, at::TensorOptions().dtype(slot.dtype).device(slot.device));
+              : at::zeros(slot.look->sizes,
+                          at::TensorOptions().dtype(slot.look->dtype).device(slot.look->device));
     } else if (slot.value.valid()) {
       while (held != record.held().end() && held->slot < i) ++held;
       const bool is_held = held != record.held().end() && held->slot == i;
@@ -149,7 +144,7 @@ torch::jit::Stack runAgain(const RecordedOp& op, const OpRecord& record,
   forEachTensor(stack.data(), stack.size(), [&](const at::Tensor& t, int, int) {
     // Nobody may put a smaller result in a larger one's place.
     POET_INTERNAL_ASSERT(
-        out < op.out.size() && (op.out[out].outside || geometryHash(t) == op.out[out].hash),
+        out < op.n_out && (op.out()[out].outside || geometryHash(t) == op.out()[out].hash),
         op.handle.operator_name().name,
         " made a result of another shape or type when it ran again");
     ++out;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/heap_bytes.h"
 #include "store/stopwatch.h"
 
 namespace poet {
@@ -30,28 +31,10 @@ StorageHold Pager::freshStorage(int64_t bytes) const {
 // ------------------------------------------------------------------------------------------------
 // a step
 
-void Pager::begin(size_t values) {
-  copies_.assign(values, PageCopy());
-  leaving_.clear();
-  leaving_.resize(values);
-  arriving_.assign(values, Arrival());
-}
-
-void Pager::resize(size_t values) {
-  values = std::max(values, copies_.size());
-  copies_.resize(values);
-  leaving_.resize(values);
-  arriving_.resize(values);
-}
-
 void Pager::end() {
-  for (ValueId v(0);
-       (hasCopies() || num_arriving_ > 0) && static_cast<size_t>(v.index) < copies_.size();
-       ++v.index)
-    drop(v);
-  copies_.clear();
-  leaving_.clear();
-  arriving_.clear();
+  while (!arriving_.empty()) cancelRead(arriving_.begin()->first);
+  while (!leaving_.empty()) drop(leaving_.begin()->first);
+  while (!copies_.empty()) drop(copies_.begin()->first);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -64,19 +47,22 @@ bool Pager::write(ValueId v, const StorageHold& storage, uint64_t content_hash) 
   }
   drop(v);
   void* const bytes = dataOf(*storage);
-  Departure& leaving = leaving_[static_cast<size_t>(v.index)];
-  leaving.ticket = queue_->write(bytes, static_cast<int64_t>(storage->nbytes()));
+  Departure& leaving = leaving_[v];
+  try {
+    leaving.ticket = queue_->write(bytes, static_cast<int64_t>(storage->nbytes()));
+  } catch (...) {
+    leaving_.erase(v);
+    throw;
+  }
   leaving.storage = WeakStorage(storage);
   leaving.copy = {-1, static_cast<int64_t>(storage->nbytes()), content_hash};
   leaving.data = storage->set_data_ptr(c10::DataPtr(bytes, storage->device()));
-  ++num_leaving_;
   return true;
 }
 
 bool Pager::settle(ValueId v) {
   if (!isBeingWritten(v)) return hasCopy(v);
-  Departure leaving = std::exchange(leaving_[static_cast<size_t>(v.index)], Departure());
-  --num_leaving_;
+  Departure leaving = std::move(leaving_.extract(v).mapped());
   PageCopy& copy = leaving.copy;
   try {
     const Stopwatch watch(&counters_.waited_seconds);
@@ -91,8 +77,7 @@ bool Pager::settle(ValueId v) {
   if (!copy.valid()) return false;
   failures_in_a_row_ = 0;
   counters_.paged_out_bytes += copy.bytes;
-  copies_[static_cast<size_t>(v.index)] = copy;
-  ++num_copies_;
+  copies_.emplace(v, copy);
   return true;
 }
 
@@ -133,15 +118,13 @@ void Pager::noteShared(size_t bytes) {
 
 void Pager::adopt(ValueId v, PageCopy copy) {
   drop(v);
-  copies_[static_cast<size_t>(v.index)] = std::move(copy);
-  ++num_copies_;
+  if (copy.valid()) copies_.emplace(v, copy);
 }
 
 PageCopy Pager::give(ValueId v) {
   cancelRead(v);
   if (!settle(v)) return {};
-  --num_copies_;
-  return std::exchange(copies_[static_cast<size_t>(v.index)], PageCopy());
+  return copies_.extract(v).mapped();
 }
 
 void Pager::drop(ValueId v) {
@@ -157,17 +140,20 @@ void Pager::release(const PageCopy& copy) {
 // in
 
 void Pager::letDie(ValueId v) {
-  if (isArriving(v) && !at(arriving_, v).for_dead) cancelRead(v);
+  if (isArriving(v) && !arriving_.at(v).for_dead) cancelRead(v);
 }
 
 void Pager::beginRead(ValueId v, bool for_dead) {
   if (isArriving(v) || !settle(v)) return;
-  Arrival arrival;
-  arrival.for_dead = for_dead;
-  arrival.data = freshStorage(copyOf(v).bytes);
-  arrival.ticket = queue_->read(copyOf(v).slot, arrival.data->mutable_data());
-  arriving_[static_cast<size_t>(v.index)] = std::move(arrival);
-  ++num_arriving_;
+  Arrival& arrival = arriving_[v];
+  try {
+    arrival.for_dead = for_dead;
+    arrival.data = freshStorage(copyOf(v).bytes);
+    arrival.ticket = queue_->read(copyOf(v).slot, arrival.data->mutable_data());
+  } catch (...) {
+    arriving_.erase(v);
+    throw;
+  }
 }
 
 StorageHold Pager::finishReading(Arrival arrival) {
@@ -184,14 +170,13 @@ StorageHold Pager::finishReading(Arrival arrival) {
 }
 
 StorageHold Pager::arrive(ValueId v) {
-  --num_arriving_;
-  return finishReading(std::exchange(arriving_[static_cast<size_t>(v.index)], Arrival()));
+  POET_INTERNAL_ASSERT(isArriving(v), "value ", v.index, " is not being read");
+  return finishReading(std::move(arriving_.extract(v).mapped()));
 }
 
 void Pager::cancelRead(ValueId v) {
   if (!isArriving(v)) return;
-  --num_arriving_;
-  const Arrival arrival = std::exchange(arriving_[static_cast<size_t>(v.index)], Arrival());
+  const Arrival arrival = std::move(arriving_.extract(v).mapped());
   const Stopwatch watch(&counters_.waited_seconds);
   queue_->cancel(arrival.ticket);  // if it fails, nobody wanted it; whoever does will hear of it
 }
@@ -201,6 +186,16 @@ StorageHold Pager::read(const PageCopy& copy) {
   arrival.data = freshStorage(copy.bytes);
   arrival.ticket = queue_->read(copy.slot, arrival.data->mutable_data());
   return finishReading(std::move(arrival));
+}
+
+int64_t Pager::ownBytes() const {
+  const auto of = [](const auto& by_value) {
+    constexpr size_t kNode = sizeof(*by_value.begin()) + 2 * sizeof(void*);
+    return heapBlock(by_value.bucket_count() * sizeof(void*)) +
+           static_cast<int64_t>(by_value.size()) * heapBlock(kNode);
+  };
+  return of(copies_) + of(leaving_) + of(arriving_) +
+         (queue_ == nullptr ? 0 : queue_->bufferBytes());
 }
 
 PagingCounters Pager::snapshot() const {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+#include <unordered_map>
 
 #include "graph/graph.h"
 #include "runtime/transfers.h"
@@ -78,23 +78,19 @@ class Pager {
   bool hasStore() const { return queue_ != nullptr; }
   void reserve(int64_t bytes) { queue_->reserve(bytes); }
 
-  // Of a step. end() waits for all transfers.
-  void begin(size_t values);
-  void resize(size_t values);
+  // Of a step: no value has a copy. Waits for all transfers.
   void end();
 
   // Copies, and what is becoming one.
-  bool hasCopies() const { return num_copies_ + num_leaving_ > 0; }
-  bool hasCopy(ValueId v) const {
-    return (num_copies_ > 0 && at(copies_, v).valid()) || isBeingWritten(v);
-  }
-  // Of a value that is not being written.
-  const PageCopy& copyOf(ValueId v) const { return at(copies_, v); }
+  bool hasCopies() const { return !copies_.empty() || !leaving_.empty(); }
+  bool hasCopy(ValueId v) const { return copies_.contains(v) || isBeingWritten(v); }
+  // Of a value that has one and is not being written.
+  const PageCopy& copyOf(ValueId v) const { return copies_.at(v); }
 
   // Begins to copy the storage's data to the store. False where nothing is paged any more.
   bool write(ValueId v, const StorageHold& storage, uint64_t content_hash);
-  bool isTransferring() const { return num_leaving_ + num_arriving_ > 0; }
-  bool isBeingWritten(ValueId v) const { return num_leaving_ > 0 && at(leaving_, v).ticket; }
+  bool isTransferring() const { return !leaving_.empty() || !arriving_.empty(); }
+  bool isBeingWritten(ValueId v) const { return leaving_.contains(v); }
   // Waits until it is written. False where that failed: the value has no copy then.
   bool settle(ValueId v);
   void drop(ValueId v);
@@ -105,7 +101,7 @@ class Pager {
   // Begins to read the value's copy into fresh memory. Throws what the allocator throws.
   // `for_dead`: the value died before, and is wanted for somebody else's recompute.
   void beginRead(ValueId v, bool for_dead);
-  bool isArriving(ValueId v) const { return num_arriving_ > 0 && at(arriving_, v).data; }
+  bool isArriving(ValueId v) const { return arriving_.contains(v); }
   // Waits for what beginRead began; the bytes. Throws StoreError; the copy stays.
   StorageHold arrive(ValueId v);
   // Waits no longer than until its memory is left alone.
@@ -126,6 +122,9 @@ class Pager {
   // A value is not paged because its memory is not poet's alone to release.
   void noteShared(size_t bytes);
 
+  // That transfers and their buffers take, beside the values.
+  int64_t ownBytes() const;
+
   PagingCounters& counters() { return counters_; }
   // With what the store has counted. Waits for the transfers under way.
   PagingCounters snapshot() const;
@@ -143,21 +142,17 @@ class Pager {
     bool for_dead = false;
   };
 
+  // Few of a step's values are in the store at once, and most steps page none.
   template <class T>
-  static const T& at(const std::vector<T>& all, ValueId v) {
-    return all[static_cast<size_t>(v.index)];
-  }
+  using ByValue = std::unordered_map<ValueId, T>;
   StorageHold finishReading(Arrival arrival);
   void noteFailure(const std::string& what);
 
   std::unique_ptr<Transfers> queue_;
   c10::Device device_ = c10::Device(c10::DeviceType::CPU);
-  std::vector<PageCopy> copies_;
-  std::vector<Departure> leaving_;
-  std::vector<Arrival> arriving_;
-  int64_t num_copies_ = 0;
-  int64_t num_leaving_ = 0;
-  int64_t num_arriving_ = 0;
+  ByValue<PageCopy> copies_;  // all valid
+  ByValue<Departure> leaving_;
+  ByValue<Arrival> arriving_;
   int failures_in_a_row_ = 0;
   PagingCounters counters_;
 };

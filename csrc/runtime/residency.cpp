@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "graph/heap_bytes.h"
 #include "trace/allocator_tap.h"
 #include "trace/torch_compat.h"
 
@@ -25,8 +26,8 @@ std::string accessMessage(ValueId value) {
       "when a PyTorch operator next needs it, but something read it directly, or on a thread that "
       "poet does not hear. Call poet.keep(tensor) on it first, on the thread that runs the step: "
       "it brings the memory back and keeps it for as long as the tensor lives. tensor.detach(), "
-      "or any other operator, brings it back for the moment. Where this error ends the step, the "
-      "memory stays in later calls",
+      "or any operator that reads the tensor, brings it back for the moment; a view of it may not. "
+      "Where this error ends the step, the memory stays in later calls",
       value.valid() ? detail::message(kNames, value.index, ").") : std::string("."));
 }
 
@@ -58,6 +59,12 @@ void putBack(c10::StorageImpl& storage, c10::StorageImpl& fresh) {
 void Residency::begin(const Graph& graph) {
   clear();
   entries_.resize(graph.values().size());
+}
+
+int64_t Residency::ownBytes() const {
+  const size_t buckets = value_of_.bucket_count();
+  return heapBytes(entries_) + heapBytes(away_) +
+         heapBlock(buckets * (sizeof(std::pair<c10::StorageImpl*, ValueId>) + sizeof(void*)));
 }
 
 void Residency::clear() {

@@ -99,6 +99,7 @@ class Residency {
   HandedOut& handedOut() { return handed_out_; }
 
   std::vector<WeakStorage> weakReferences() const;
+  int64_t ownBytes() const;  // that it takes of memory itself
   // Values that are away, in the order of their eviction; pruned of those that are back.
   const std::vector<ValueId>& away();
 

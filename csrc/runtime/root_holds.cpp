@@ -53,10 +53,10 @@ std::optional<RootHolds::Roots> RootHolds::rootsOf(ValueId v, ValueId without) c
 std::optional<RootHolds::Roots> RootHolds::search(ValueId v, ValueId without, Known& known) const {
   const int r = plan_->recipes().recipeOf(v);
   if (r < 0) return std::nullopt;
-  const Roots& last = plan_->rootsOf(v);
+  const std::span<const ValueId> last = plan_->rootsOf(v);
   const bool all_there = std::all_of(
       last.begin(), last.end(), [&](ValueId root) { return root != without && isThere(root); });
-  if (all_there) return last;
+  if (all_there) return Roots(last.begin(), last.end());
   const auto found =
       std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.first == r; });
   if (found != known.end()) return found->second;

@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -12,25 +11,11 @@
 namespace poet {
 namespace {
 
-const c10::IValue* argumentsOf(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  return stack.data() + (stack.size() - op.schema().arguments().size());
-}
-
-const c10::IValue* resultsOf(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  return stack.data() + (stack.size() - op.schema().returns().size());
-}
-
-void enrollIfAlive(const WeakStorage& one) {
-  if (const StorageHold storage = one.lock()) AllocatorTap::enroll(*storage);
-}
-
 // Fake tensors and shape inference run on meta tensors: nothing of it is part of a step.
 bool isMetaRun(c10::DispatchKeySet keys) {
   return keys.has_backend(c10::BackendComponent::MetaBit) &&
          !keys.has_backend(c10::BackendComponent::CPUBit);
 }
-
-using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -138,9 +123,10 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   const bool follows = !record_next_ && variant != nullptr &&
                        variant->state == VariantState::kPlanned && (!is_hard_ || counting_);
   record_next_ = raised_ = switched_ = false;
+  end_excess_ = 0;
   if (follows) {
     if (!is_hard_) counting_.reset();
-    StepArena::restart(most_in_step_, /*trim_malloc=*/most_in_step_ == 0);
+    StepArena::restart(most_in_step_.value_or(0), /*trim_malloc=*/!most_in_step_);
     if (variant->has_unchecked_base) {
       leaveOutWhatHasNoMemory(known);
       unchecked_ = std::move(known);
@@ -208,22 +194,32 @@ StepReport Session::endStep(bool failed, const std::string& error) {
   to_replan_.insert(to_replan_.end(), grown_.begin(), grown_.end());
   grown_.clear();
   if (!failed) report.grown = std::exchange(to_replan_, {});
+  if (recorder_) noteOutlived(recorder_->madeAndAlive());
   try {
     if (failed) {
       counters_.failed_steps += !unrecorded_;
       report.mode = StepReport::Mode::kFailed;
       noteMiss(failed, error, report);
       if (mode_ == Mode::kFollow || mode_ == Mode::kLost) executor_.restoreAll();
+      if (mode_ == Mode::kFollow) end_excess_ = executor_.restoredExcess(moreBeside());
+      if (mode_ == Mode::kFollow || mode_ == Mode::kLost) noteOutlived(executor_.outlived(true));
       endPolicy(failed, error, report);
+      tellOfEndExcess(report);
       if (!may_put_away_) between_.restoreAll();  // it would end the next call too
     } else {
       if (mode_ == Mode::kFollow) finishFollowed();
+      if (mode_ == Mode::kFollow) noteOutlived(executor_.outlived(false));
       endPolicy(failed, error, report);
       settle(report);
       noteMiss(failed, error, report);
     }
   } catch (...) {
     limit_.reset();
+    try {  // what is away when the step closes is lost
+      if (mode_ == Mode::kFollow) executor_.restoreAll();
+    } catch (...) {
+      // That step's error says enough.
+    }
     closeStep();
     stopListening();
     throw;
@@ -240,8 +236,13 @@ void Session::finishFollowed() {
                            executor_.plan().numOps(), " traced ops"));
     return;
   }
-  executor_.finish();
+  try {
+    executor_.finish();
+  } catch (const c10::OutOfMemoryError&) {
+    // What the plan brings back last comes with the rest.
+  }
   executor_.restoreAll(/*keep_away_between_steps=*/true);
+  end_excess_ = executor_.restoredExcess(moreBeside());
   noteStorages();
 }
 
@@ -256,7 +257,7 @@ void Session::settle(StepReport& report) {
       variant.has_unchecked_base = true;
     const PageArena::Counters arena = StepArena::counters();
     // What it evicted first had its memory elsewhere.
-    if (most_in_step_ == 0) StepArena::restart(0, /*trim_malloc=*/true);
+    if (!most_in_step_) StepArena::restart(0, /*trim_malloc=*/true);
     most_in_step_ = arena.most_in_use;
     counters_.arena_peak_bytes = arena.peak_in_use;
     if (!switched_) variant.arena_peak_bytes = arena.peak_in_use;
@@ -266,6 +267,7 @@ void Session::settle(StepReport& report) {
     tellOfSwitchExcess(report);
     tellOfGrowthExcess(report);
     tellOfStayExcess(report);
+    tellOfEndExcess(report);
   } else if (mode_ == Mode::kLost) {
     report.mode = StepReport::Mode::kDeparted;
   } else if (unrecorded_) {
@@ -276,6 +278,7 @@ void Session::settle(StepReport& report) {
     report.num_ops = static_cast<int64_t>(recorder_->numOps());
     report.variant = variants_.add(recorder_->finish(), report.newly_stable);
     variants_.checkBases();
+    if (mode_ == Mode::kDeparted) tellOfEndExcess(report);
   }
   variants_.noteStep(report.variant);
 }
@@ -321,143 +324,17 @@ void Session::noteStream() {
   if (recorder_) recorder_->noteSeveralStreams();
 }
 
-void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                     torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
-  std::string why;
-  const c10::IValue* args = argumentsOf(op, *stack);
-  if (executor_.matches(op, args, why)) {
-    runPlanned(op, below, stack, lock);
-  } else if (traitsOf(op).without_tensors) {
-    lock.unlock();
-    op.redispatchBoxed(below, stack);
-  } else if (switchVariant(op, args)) {
-    runPlanned(op, below, stack, lock);
-  } else {
-    depart(std::move(why));
-    if (mode_ == Mode::kDeparted) {
-      record(op, below, stack, lock);
-    } else {
-      lock.unlock();
-      op.redispatchBoxed(below, stack);
-    }
-  }
-}
-
-void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                         torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
-  if (!unchecked_.empty()) {
-    countKnown();
-    if (!checkBase() && is_hard_) {
-      depart("more lies beside the step than its plan has room for");
-      record(op, below, stack, lock);
-      return;
-    }
-  }
-  bringBackFor(op, *stack);
-  executor_.before(argumentsOf(op, *stack), below);
-  double* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
-  const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
-  const auto note_time = [&] {
-    if (least == nullptr) return;
-    *least = std::min(*least, std::chrono::duration<double>(Clock::now() - start).count());
-  };
-  lock.unlock();
-  try {
-    op.redispatchBoxed(below, stack);
-  } catch (...) {
-    lock.lock();
-    note_time();
-    raised_ = !executor_.afterRaise();
-    throw;
-  }
-  lock.lock();
-  note_time();
-  std::string why;
-  if (!executor_.after(resultsOf(op, *stack), why)) loseTrack(std::move(why));
-}
-
-bool Session::switchVariant(const c10::OperatorHandle& op, const c10::IValue* args) {
-  const auto fits = [&](const CompiledPlan& plan) { return executor_.wouldMatch(plan, op, args); };
-  const int other =
-      variants_.findContinuation(executor_.plan().recording(), executor_.done(), current_, fits);
-  if (other < 0) return false;
-  std::shared_ptr<CompiledPlan> plan =
-      variants_.joinedPlan(other, executor_.sharedPlan(), executor_.done());
-  Variant& variant = *variants_.find(other);
-  if (!plan || !executor_.canSwitchTo(*plan) || !hasRoomFor(*plan)) plan = variant.plan;
-  if (!executor_.canSwitchTo(*plan)) return false;
-  // What comes back for the other plan may need more than the budget; the policy does not.
-  if (policy_.isOn() && (plan->excessBytes() > 0 || !executor_.isReadyFor(*plan))) return false;
-  const std::vector<Presumed> unshown = locate(variant, *plan);
-  claim(variant);
-  executor_.switchTo(std::move(plan), unshown);
-  current_ = other;
-  switched_ = true;
-  timed_ = nullptr;
-  if (variant.has_unchecked_base && known_bytes_) checkBase();
-  std::string why;
-  return executor_.matches(op, args, why);
-}
-
-// The step left its plan: what it has shown so far comes back, and the rest of it is traced.
-void Session::depart(std::string why) {
-  if (raised_) {  // a recording would lack that op, and be no step that ever comes
-    loseTrack(detail::message("an operator raised an error that the step caught; then ", why));
-    return;
-  }
-  last_departure_ = std::move(why);
-  ++counters_.departures;
-  if (!tap_) tap_.emplace();
-  if (policy_.isOn()) {
-    departOnline();
-  } else {
-    const std::vector<WeakStorage> bound = executor_.boundStorages();
-    executor_.handOverUnshown();
-    executor_.restoreAll();
-    for (const WeakStorage& one : bound) enrollIfAlive(one);
-    recordFromHere(bound);
-    executor_.end();
-  }
-  recorder_->setInOptimizer(optimizer_depth_ > 0);
-  mode_ = Mode::kDeparted;
-}
-
-// The ops so far are those of the plan. `bound`: by value, what they have shown and is alive.
-void Session::recordFromHere(const std::vector<WeakStorage>& bound) {
-  const Recording& recording = executor_.plan().recording();
-  const size_t done = executor_.done();
-  recorder_ =
-      std::make_unique<Recorder>(recording, done, bound, executor_.shifts(), inputs_, device_);
-  recorder_->noteMayBeWritten(executor_.writtenElsewhere());
-  std::vector<KnownStorage> to_come;
-  const Variant* variant = variants_.find(current_);
-  for (const OutsideValue& outside : variant != nullptr ? variant->outside : recording.outside) {
-    const auto v = static_cast<size_t>(outside.value.index);
-    if (v >= recording.first_shown.size() ||
-        recording.first_shown[v] < OpId(static_cast<int64_t>(done)) ||
-        outside.input_position >= 0 || outside.is_gradient)
-      continue;
-    const Value& value = recording.graph->value(outside.value);
-    to_come.push_back(
-        {.storage = outside.storage,
-         .bytes = value.bytes,
-         .kind = value.kind == ValueKind::kParameter ? ValueKind::kParameter : ValueKind::kBuffer});
-  }
-  recorder_->expectFromBefore(to_come);
-}
-
-// An op made something else than was traced: it has run, so the rest of the step cannot be traced
-// either. The next step is, from its first op on.
-void Session::loseTrack(std::string why) {
-  record_next_ = true;
-  last_departure_ = std::move(why);
-  ++counters_.departures;
-  executor_.restoreAll();
-  mode_ = Mode::kLost;
-}
-
 // ------------------------------------------------------------------------------------------------
 // the rest
+
+void Session::enrollIfAlive(const WeakStorage& one) {
+  if (const StorageHold storage = one.lock()) AllocatorTap::enroll(*storage);
+}
+
+std::vector<GrownPlan> Session::takeGrown() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(to_replan_, {});
+}
 
 void Session::enterOptimizer() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -474,7 +351,12 @@ void Session::leaveOptimizer() {
 std::shared_ptr<const Graph> Session::graphOf(int variant) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Variant* found = variants_.find(variant);
-  return found == nullptr ? nullptr : found->recording->graph;
+  return found == nullptr || !found->recording ? nullptr : found->recording->graph;
+}
+
+void Session::letGoOfSeenOnce(const std::vector<int>& except) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (mode_ == Mode::kIdle) variants_.letGoOfSeenOnce(except);
 }
 
 void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
@@ -483,7 +365,7 @@ void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Variant* found = variants_.find(variant);
-    if (found == nullptr) return;
+    if (found == nullptr || !found->recording) return;
     recording = found->recording;
   }
   auto plan = std::make_shared<CompiledPlan>(std::move(recording), std::move(schedule), profile);
@@ -492,7 +374,7 @@ void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
     if (found->recording != plan->sharedRecording()) return;
     prepareStore(*plan);
     variants_.setPlan(variant, std::move(plan));
-    most_in_step_ = 0;
+    most_in_step_.reset();
   }
 }
 
@@ -521,6 +403,11 @@ ExecutorCounters Session::executorCounters() {
 OnlineCounters Session::onlineCounters() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return policy_.counters();
+}
+
+int64_t Session::ownBytes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return variants_.ownBytes() + executor_.ownBytes() + policy_.ownBytes();
 }
 
 std::string Session::lastDeparture() {

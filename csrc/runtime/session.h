@@ -16,6 +16,7 @@
 #include "runtime/away_between.h"
 #include "runtime/budget.h"
 #include "runtime/executor.h"
+#include "runtime/heap_watch.h"
 #include "runtime/online_policy.h"
 #include "runtime/variants.h"
 #include "trace/accelerator.h"
@@ -44,6 +45,9 @@ struct GrownPlan {
   int variant = -1;
   int64_t bytes = 0;          // by which its peak is greater now
   bool keeps_budget = false;  // false: worth another plan
+  // By which it will have grown again when the next one is asked for, if it goes on as since this
+  // plan came into force.
+  int64_t bytes_to_come = 0;
 };
 
 struct StepReport {
@@ -80,6 +84,8 @@ class POET_API Session final : public Listener,
   bool nextStepIsTraced();
   // Whether it is needed once more before a step that follows a plan. See Note [Outgrown plans].
   bool wantsKnown();
+  // Plans to be made again after calls that failed: no report of theirs had them.
+  std::vector<GrownPlan> takeGrown();
   // `all_are_known`: `known` is all that the program has.
   void beginStep(std::vector<KnownStorage> known, bool all_are_known = false);
   // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
@@ -128,7 +134,10 @@ class POET_API Session final : public Listener,
   // Brings back what is away between the steps. Throws what reading the store throws.
   void bringBack();
 
-  std::shared_ptr<const Graph> graphOf(int variant);  // null for an unknown one
+  // Null for an unknown one, and for one that the session has let go of.
+  std::shared_ptr<const Graph> graphOf(int variant);
+  // See VariantSet::letGoOfSeenOnce. Nothing while a step runs.
+  void letGoOfSeenOnce(const std::vector<int>& except);
   // Throws ScheduleError if the schedule does not fit the variant's graph; ArgumentError and
   // StoreError if it pages and there is no store, or no room for what it can have stored at most.
   void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
@@ -143,6 +152,9 @@ class POET_API Session final : public Listener,
   PagingCounters pagingCounters();
   // What went wrong in paging since the last call; empty: nothing.
   std::string newTrouble();
+  // What poet itself takes of memory for this session, between two steps: recordings, plans, what
+  // is known of values, buffers of transfers. Bytes.
+  int64_t ownBytes();
   std::string lastDeparture();
   int64_t numVariants();
   std::vector<int> variants();  // those that are kept, ascending
@@ -170,7 +182,11 @@ class POET_API Session final : public Listener,
   void runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                   torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock);
   bool switchVariant(const c10::OperatorHandle& op, const c10::IValue* args);
+  static void enrollIfAlive(const WeakStorage& one);
   void depart(std::string why);
+  bool mayDiffer(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  void departBefore(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                    torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock, std::string why);
   void loseTrack(std::string why);
   void recordFromHere(const std::vector<WeakStorage>& bound);
   void finishFollowed();
@@ -185,13 +201,18 @@ class POET_API Session final : public Listener,
 
   // session_memory.cpp
   void countKnown();
+  void noteOutlived(std::vector<WeakStorage> storages);
+  int64_t outlivedBytes() const;
   bool checkBase();
+  void noteExcessSoFar();
+  int64_t moreBeside();
   GrownPlan growBase(int variant, int64_t bytes, bool keeps_budget);
   void limitHard();
   void noteMiss(bool failed, const std::string& error, StepReport& report);
   void tellOfSwitchExcess(StepReport& report);
   void tellOfGrowthExcess(StepReport& report);
   void tellOfStayExcess(StepReport& report);
+  void tellOfEndExcess(StepReport& report);
   void noteExcess(StepReport& report, int64_t bytes, std::string text);
 
   // session_online.cpp
@@ -206,6 +227,8 @@ class POET_API Session final : public Listener,
   void endPolicy(bool failed, const std::string& error, StepReport& report);
 
   // session_paging.cpp
+  StorageHold whereItWas(const OutsideValue& outside) const;
+  std::vector<StorageHold> comesBackFor(const Variant& variant) const;
   std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;
   void beginFollowing(const Variant& variant);
   void noteStorages();
@@ -260,8 +283,9 @@ class POET_API Session final : public Listener,
   std::atomic<bool> has_away_ = false;
   std::atomic<bool> pages_ = false;  // some plan does, or may
   std::optional<AllocatorTap::Guard> tap_;
-  // The most that a step in the latest plan has had in the arena; other steps may have had more.
-  int64_t most_in_step_ = 0;
+  // The most that a step in the latest plan has had in the arena, if one was there; other steps may
+  // have had more.
+  std::optional<int64_t> most_in_step_;
   std::optional<ListeningGuard> listening_;
   std::optional<ListenerGuard> listener_;
   std::optional<StoragesInUse::Claim> claim_;  // of the running step
@@ -269,17 +293,22 @@ class POET_API Session final : public Listener,
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
-  std::vector<GrownPlan> grown_;         // for the report of the running step
-  std::unordered_set<uint64_t> kept_;    // values that native code has read, by Recorder::keyOf
-  std::vector<GrownPlan> to_replan_;     // for the report of the next step that ends well
-  std::vector<WeakStorage> lent_;        // see Note [Lending]
-  bool has_custom_nodes_ = false;        // some step had one; its thread only
-  std::thread::id thread_;               // that the latest step runs on
-  int optimizer_depth_ = 0;              // optimizers' steps that the running step is inside
-  bool raised_ = false;                  // the plan's next op threw, and the plan did not expect it
-  bool record_next_ = false;             // the last step did what no recording shows
-  bool switched_ = false;                // the running step began under another plan
-  Variant* timed_ = nullptr;             // whose ops the running step times
+  HeapWatch heap_watch_;
+  // What steps have made and the program has kept, maybe where nobody can look: in a graph.
+  std::vector<WeakStorage> outlived_;
+  int64_t outlived_bytes_ = 0;         // at the last count
+  std::vector<GrownPlan> grown_;       // for the report of the running step
+  std::unordered_set<uint64_t> kept_;  // values that native code has read, by Recorder::keyOf
+  int64_t end_excess_ = 0;             // of what came back when the step ended
+  std::vector<GrownPlan> to_replan_;   // for the report of the next step that ends well
+  std::vector<WeakStorage> lent_;      // see Note [Lending]
+  bool has_custom_nodes_ = false;      // some step had one; its thread only
+  std::thread::id thread_;             // that the latest step runs on
+  int optimizer_depth_ = 0;            // optimizers' steps that the running step is inside
+  bool raised_ = false;                // the plan's next op threw, and the plan did not expect it
+  bool record_next_ = false;           // the last step did what no recording shows
+  bool switched_ = false;              // the running step began under another plan
+  Variant* timed_ = nullptr;           // whose ops the running step times
   bool verify_;
 };
 

@@ -1,5 +1,6 @@
 // What lies in memory beside the plans, by how much a step went above its own, and hard budgets.
 #include <unordered_map>
+#include <unordered_set>
 
 #include "graph/error.h"
 #include "runtime/budget.h"
@@ -22,34 +23,88 @@ constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by whic
 // the micro-batches has its plan. So after a recorded step, and when a plan comes into force, what
 // exists is counted once more at the next step of each plan: at its first op, for what is gone by
 // then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
-// steps memory may grow without any being recorded (a copy of the model for averages): where more
-// large blocks are in use than ever before at such a check, and after 1, 2, 4, 8, ... followed
-// steps, it is counted as well. A program that keeps something of every step grows for ever: after
-// each plan that was made again for it, twice as many steps go by before the next count. A plan
-// that keeps the budget all the same stays; its predicted peak is what grows.
+// steps memory may grow without any being recorded (a copy of the model for averages): where so
+// much more is in use than at the last count, by PyTorch's allocator or in the C library's heap,
+// that the plan may have no room for it, and after 1, 2, 4, 8, ... followed steps, it is counted as
+// well. A program that keeps something of every step grows for ever: after each plan that was made
+// again for it, twice as many steps go by before the next one is asked for, and from the second on
+// each leaves room for as much more as these will keep (bytes_to_come). A plan that keeps the
+// budget all the same stays; its predicted peak is what grows. Of one that does not the step that
+// finds it so leaves it at its first op, where there is a policy. Those that come before there is
+// another follow it, and go above by what is known: the policy might need more.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Variant* variant = variants_.find(variants_.predict());
   if (record_next_ || variant == nullptr || variant->state != VariantState::kPlanned) return false;
   const auto budget = variant->plan->schedule().ram_budget_bytes;
-  const int64_t in_use = StepArena::counters().in_use_bytes;
-  const bool may_check = variant->followed >= variant->unchecked_until;
-  if (may_check && budget &&
-      in_use > variant->arena_bytes_then + std::max(kMuchMore, *budget / 256))
-    variant->has_unchecked_base = true;
-  if (variant->has_unchecked_base)
-    variant->arena_bytes_then = std::max(variant->arena_bytes_then, in_use);
+  const int64_t in_use =
+      accelerator_ ? accelerator_->memory().taken_bytes : StepArena::bytesInUse();
+  if (budget) {
+    const int64_t room = *budget - variant->plan->schedule().peak_bytes - variant->more_bytes;
+    const int64_t much = std::max(room, std::min(kMuchMore, *budget / 256));
+    if (in_use > variant->arena_bytes_then + much ||
+        (!accelerator_ && heap_watch_.hasGrownBy(much)))
+      variant->has_unchecked_base = true;
+  }
+  if (!outlived_.empty() && outlivedBytes() > outlived_bytes_) variant->has_unchecked_base = true;
+  if (variant->has_unchecked_base) variant->arena_bytes_then = in_use;
   return variant->has_unchecked_base;
 }
 
+// See Note [What steps leave behind].
+void Session::noteOutlived(std::vector<WeakStorage> storages) {
+  std::erase_if(outlived_, [](const WeakStorage& one) { return one.expired(); });
+  std::unordered_set<const void*> there;
+  for (const WeakStorage& one : outlived_) there.insert(one._unsafe_get_target());
+  for (WeakStorage& one : storages) {
+    if (there.insert(one._unsafe_get_target()).second) outlived_.push_back(std::move(one));
+  }
+}
+
+int64_t Session::outlivedBytes() const {
+  int64_t bytes = 0;
+  for (const WeakStorage& one : outlived_) {
+    const StorageHold storage = one.lock();
+    if (storage && Accelerator::isSame(storage->device(), device_) && !between_.has(storage.get()))
+      bytes += static_cast<int64_t>(storage->nbytes());
+  }
+  return bytes;
+}
+
+// Note [What steps leave behind]
+// A graph that the program keeps, or that an error's traceback does, holds values where nobody can
+// look. So what a step has made and did not let go of is remembered, for as long as it lives, and
+// counts among what is there when another step begins. Of steps under a plan that is what lives on
+// though it died when the step was recorded; all else that they leave Python holds, and that is
+// looked through anyway.
 void Session::countKnown() {
   std::unordered_map<const void*, int64_t> found;
+  int64_t resident = 0;
+  const auto count = [&](c10::StorageImpl& storage, int64_t bytes) {
+    if (found.emplace(&storage, bytes).second &&
+        storage._mutable_data_ptr_no_checks().get() != nullptr)
+      resident += bytes;
+  };
   for (const KnownStorage& one : unchecked_) {
-    if (const StorageHold storage = one.storage.lock()) found[storage.get()] = one.bytes;
+    const StorageHold storage = one.storage.lock();
+    if (!storage || between_.has(storage.get())) continue;  // in the store, and not the plan's
+    count(*storage, one.bytes);
+    if (is_hard_ && storage->device().is_cpu()) AllocatorTap::enroll(*storage);
   }
   unchecked_.clear();
+  for (const WeakStorage& one : outlived_) {
+    const StorageHold storage = one.lock();
+    if (storage && Accelerator::isSame(storage->device(), device_) && !between_.has(storage.get()))
+      count(*storage, static_cast<int64_t>(storage->nbytes()));
+  }
+  outlived_bytes_ = outlivedBytes();
   known_bytes_ = 0;
   for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
+  // On an accelerator what nobody knows of counts as well, as in a recording. It may have grown: a
+  // library makes a workspace for each thread that calls it, for good, and an op of the forward
+  // pass that is run again in the backward pass may be the first there.
+  if (accelerator_)
+    *known_bytes_ += std::max<int64_t>(0, accelerator_->memory().taken_bytes - resident);
 }
 
 // Whether the plan still keeps the budget.
@@ -64,13 +119,32 @@ bool Session::checkBase() {
   const int64_t more = base - variant.plan->graph().baseBytes();
   variant.more_bytes = std::max<int64_t>(0, more);
   const int64_t since = base - graph.baseBytes();
-  if (since <= 0) return true;  // another plan is on its way, or its peak is known
   const bool holds =
       !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
+  executor_.noteBeside(variant.more_bytes);
+  heap_watch_.noteCount(since > 0);
+  // Another plan is on its way, or there is none, or it is known. The policy may need more than the
+  // plan goes above by.
+  if (since <= 0) return holds || !is_hard_;
   if (holds && since <= schedule.peak_bytes / kLeastShareTold) return true;
+  if (!holds && variant.followed < variant.unchecked_until) return false;
   grown_.push_back(growBase(current_, since, holds));
-  if (!holds) variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+  if (!holds) {
+    const bool goes_on = variant.unchecked_until > 0;  // not the one copy of the model
+    variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
+    if (goes_on)
+      grown_.back().bytes_to_come = more / (variant.followed + 1) * variant.unchecked_until;
+  }
   return holds;
+}
+
+// That lie beside the step by the last check, and that the plan in force knows nothing of.
+int64_t Session::moreBeside() {
+  const Variant* variant = variants_.find(current_);
+  if (variant == nullptr) return 0;
+  if (&executor_.plan() == variant->plan.get()) return variant->more_bytes;
+  return std::max<int64_t>(
+      0, variant->recording->graph->baseBytes() - executor_.plan().graph().baseBytes());
 }
 
 GrownPlan Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
@@ -183,15 +257,35 @@ void Session::tellOfGrowthExcess(StepReport& report) {
                              ") more lie beside the step than when its plan was made"));
 }
 
+// Of a step that leaves its plan now: under it, as those that follow it to the end.
+void Session::noteExcessSoFar() {
+  const Schedule& schedule = executor_.plan().schedule();
+  if (!schedule.ram_budget_bytes) return;
+  const bool is_past_peak =
+      schedule.peak_op.valid() && static_cast<size_t>(schedule.peak_op.index) < executor_.done();
+  const int64_t more = is_past_peak ? moreBeside() : 0;
+  if (more > 0) end_excess_ = schedule.peak_bytes + more - *schedule.ram_budget_bytes;
+  end_excess_ = std::max(end_excess_, executor_.stayExcess().bytes);
+}
+
 // Memory that stayed although the plan releases it.
 void Session::tellOfStayExcess(StepReport& report) {
   const StayExcess& excess = executor_.stayExcess();
   if (excess.bytes == 0) return;
+  const char* const why = excess.unlocated
+                              ? "they are not where the last step had them"
+                              : "a NumPy array, another thread or the program itself holds them";
   noteExcess(report, excess.bytes,
              detail::message("at ", excess.where, ": ", excess.stayed_bytes,
-                             " bytes that the plan releases stayed, because a NumPy array, another "
-                             "thread or the program itself holds them (",
+                             " bytes that the plan releases stayed, because ", why, " (",
                              excess.first, " is the first)"));
+}
+
+// What was away and had to come back for the program, which goes on to hold it.
+void Session::tellOfEndExcess(StepReport& report) {
+  noteExcess(report, end_excess_,
+             mode_ == Mode::kDeparted ? "before it left its plan, which knew of less beside it"
+                                      : "when what was away came back at its end");
 }
 
 void Session::noteExcess(StepReport& report, int64_t bytes, std::string text) {

@@ -46,6 +46,15 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
   }
   std::sort(seen.begin(), seen.end());
   seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const WeakStorage& one : outlived_) {  // see Note [What steps leave behind]
+    const StorageHold storage = one.lock();
+    if (!storage || !storage->device().is_cpu() ||
+        storage->_mutable_data_ptr_no_checks().get() == nullptr ||
+        std::binary_search(seen.begin(), seen.end(), storage.get()))
+      continue;
+    AllocatorTap::enroll(*storage);
+    bytes += static_cast<int64_t>(storage->nbytes());
+  }
   std::vector<KnownStorage> fixed;  // each once: tensors that are views are known apart
   for (const KnownStorage& one : known) {
     const StorageHold storage = one.storage.lock();
@@ -58,7 +67,7 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
     fixed.push_back(one);
   }
   if (!counting_) counting_.emplace();
-  executor_.pager().begin(0);
+  executor_.pager().end();
   policy_.begin(*recorder_, bytes, overBudget(), this);
   policy_.noteFixed(std::move(fixed));
   base_bytes_ = policy_.baseBytes();
@@ -75,7 +84,7 @@ bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {
   for (const KnownStorage& one : inputs) {
     if (const StorageHold storage = one.storage.lock()) AllocatorTap::enroll(*storage);
   }
-  executor_.pager().begin(0);
+  executor_.pager().end();
   policy_.begin(*recorder_, base_bytes_ + AllocatorTap::liveBytes(), overBudget(), this);
   recorder_->accompany(&policy_);
   unrecorded_ = true;
@@ -97,7 +106,7 @@ void Session::departOnline() {
   recordFromHere(bound);
   const int64_t unshown = executor_.unshownBytes();
   executor_.handOverUnshown();
-  policy_.begin(*recorder_, unshown, OverBudget::kGoOn, this);
+  policy_.begin(*recorder_, unshown + moreBeside(), OverBudget::kGoOn, this);
   try {
     policy_.takeOver(executor_, done);
     if (is_hard_) policy_.correctBase(base_bytes_);

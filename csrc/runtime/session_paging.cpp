@@ -97,25 +97,39 @@ std::string Session::newTrouble() {
 // ------------------------------------------------------------------------------------------------
 // values from before the step
 
-// Where the plan's early values are believed to be: see Note [Values from before the step].
+// See Note [Values from before the step]; null: nowhere.
+StorageHold Session::whereItWas(const OutsideValue& outside) const {
+  if (outside.input_position >= 0) {
+    const auto position = static_cast<size_t>(outside.input_position);
+    return position < inputs_.size() ? inputs_[position].lock() : StorageHold();
+  }
+  if (!outside.is_gradient) return outside.storage.lock();
+  const auto impl = outside.parameter.lock();
+  const at::Tensor gradient = impl ? at::Tensor(impl).grad() : at::Tensor();
+  if (!gradient.defined() || !isManaged(gradient)) return StorageHold();
+  return StorageHold::reclaim_copy(gradient.storage().unsafeGetStorageImpl());
+}
+
+// What a step under the variant's plan needs in memory from its start on. Where there is a policy
+// to make room the rest comes back when an operator shows it: a graph that the program has kept may
+// take more than the budget leaves.
+std::vector<StorageHold> Session::comesBackFor(const Variant& variant) const {
+  if (!policy_.isOn()) return between_.alive();
+  std::vector<StorageHold> back;
+  for (const OutsideValue& outside : variant.outside) {
+    StorageHold storage = whereItWas(outside);
+    if (storage && between_.has(storage.get())) back.push_back(std::move(storage));
+  }
+  return back;
+}
+
+// Where the plan's early values are believed to be.
 std::vector<Presumed> Session::locate(const Variant& variant, const CompiledPlan& plan) const {
   std::vector<Presumed> found;
   const auto& early = plan.movedEarly();
   for (const OutsideValue& outside : variant.outside) {
     if (!std::binary_search(early.begin(), early.end(), outside.value)) continue;
-    StorageHold storage;
-    if (outside.input_position >= 0) {
-      const auto position = static_cast<size_t>(outside.input_position);
-      if (position < inputs_.size()) storage = inputs_[position].lock();
-    } else if (outside.is_gradient) {
-      const auto impl = outside.parameter.lock();
-      const at::Tensor gradient = impl ? at::Tensor(impl).grad() : at::Tensor();
-      if (gradient.defined() && isManaged(gradient)) {
-        storage = StorageHold::reclaim_copy(gradient.storage().unsafeGetStorageImpl());
-      }
-    } else {
-      storage = outside.storage.lock();
-    }
+    StorageHold storage = whereItWas(outside);
     if (!storage ||
         static_cast<int64_t>(storage->nbytes()) != plan.graph().value(outside.value).bytes)
       continue;
@@ -128,7 +142,7 @@ void Session::beginFollowing(const Variant& variant) {
   between_.dropDead();
   executor_.begin(variant.plan);
   try {
-    executor_.presume(locate(variant, *variant.plan), between_);
+    executor_.presume(locate(variant, *variant.plan), comesBackFor(variant), between_);
   } catch (...) {
     closeStep();
     throw;

@@ -12,6 +12,7 @@
 
 #include "graph/error.h"
 #include "runtime/solver_path.h"
+#include "schedule/other_sizes.h"
 #include "schedule/simulator.h"
 #include "store/page_store.h"
 
@@ -143,6 +144,7 @@ SolveOptions StepPlanner::requestFor(const Graph& graph) {
   solve.minimize = options_.minimize;
   solve.time_limit_seconds = options_.time_limit_seconds;
   solve.threads = options_.solve_threads;
+  solve.niceness = options_.background ? SolveOptions::kBackgroundNiceness : 0;
   solve.recompute = options_.recompute;
   solve.paging = paging_;
   solve.away_between_steps = paging_ && options_.away_between_steps;
@@ -154,11 +156,16 @@ void StepPlanner::plan(int variant, const std::stop_token& stop) {
   const std::shared_ptr<const Graph> graph = session_->graphOf(variant);
   if (graph == nullptr) return;  // dropped meanwhile for newer variants
   measureStore();
+  int64_t to_come = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = bytes_to_come_.extract(variant)) to_come = found.mapped();
+  }
   for (;;) {
     const SolveOptions solve = requestFor(*graph);
-    const auto schedule = std::make_shared<const Schedule>(
-        solveInWorker(*graph, profile_, solve, findSolver(options_.solver_path),
-                      [&stop] { return stop.stop_requested(); }));
+    const int64_t room =
+        std::min(to_come, solve.ram_budget_bytes / SolveOptions::kLeastShareOfRoom);
+    const auto schedule = std::make_shared<const Schedule>(search(*graph, solve, room, stop));
     if (stop.stop_requested()) return;
     if (!schedule->hasPlan()) {
       giveUp(variant, schedule, solve.ram_budget_bytes);
@@ -167,6 +174,25 @@ void StepPlanner::plan(int variant, const std::stop_token& stop) {
     if (putInForce(variant, *graph, schedule)) return;
     // Paging has just been given up: once more without.
   }
+}
+
+// Leaves that much of the budget free where there is a plan that does.
+Schedule StepPlanner::search(const Graph& graph, SolveOptions solve, int64_t room,
+                             const std::stop_token& stop) const {
+  const auto run = [&] {
+    return solveInWorker(graph, profile_, solve, findSolver(options_.solver_path),
+                         [&stop] { return stop.stop_requested(); });
+  };
+  if (room <= 0) return run();
+  const int64_t budget = solve.ram_budget_bytes;
+  solve.ram_budget_bytes -= room;
+  Schedule roomy = run();
+  if (stop.stop_requested()) return roomy;
+  if (roomy.hasPlan()) return leavingRoom(std::move(roomy), graph, profile_, budget);
+  solve.ram_budget_bytes = budget;
+  solve.time_limit_seconds =
+      std::clamp(solve.time_limit_seconds - roomy.solve_seconds, 1e-3, solve.time_limit_seconds);
+  return run();
 }
 
 // False where the store has no room for what the plan pages: nothing is paged then.
@@ -214,6 +240,11 @@ void StepPlanner::keep(int variant, const std::shared_ptr<const Schedule>& sched
   const std::lock_guard<std::mutex> lock(mutex_);
   schedules_[variant] = schedule;
   message_ = std::move(message);
+}
+
+void StepPlanner::outgrow(int variant, int64_t bytes_to_come) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  bytes_to_come_[variant] = bytes_to_come;
 }
 
 void StepPlanner::grow(int variant, int64_t bytes) {

@@ -33,6 +33,10 @@ class StepPlanner {
   // Puts a plan in force for the variant, or notes (and warns, once) that there is none.
   void plan(int variant, const std::stop_token& stop);
 
+  // The variant's plan no longer keeps the budget: the next one leaves room for what is still to
+  // come, where there is a plan that does.
+  void outgrow(int variant, int64_t bytes_to_come);
+
   // That much more lies beside the variant's step, and its plan keeps the budget: it stays.
   void grow(int variant, int64_t bytes);
 
@@ -45,6 +49,8 @@ class StepPlanner {
   void measureStore();
   void stopPaging(const std::string& why);
   SolveOptions requestFor(const Graph& graph);
+  Schedule search(const Graph& graph, SolveOptions solve, int64_t room,
+                  const std::stop_token& stop) const;
   bool putInForce(int variant, const Graph& graph, const std::shared_ptr<const Schedule>& schedule);
   void giveUp(int variant, const std::shared_ptr<const Schedule>& schedule, int64_t budget_bytes);
   void keep(int variant, const std::shared_ptr<const Schedule>& schedule, std::string message);
@@ -62,6 +68,7 @@ class StepPlanner {
 
   mutable std::mutex mutex_;  // of what plan() shares with the rest
   std::map<int, std::shared_ptr<const Schedule>> schedules_;
+  std::map<int, int64_t> bytes_to_come_;  // of outgrown plans
   std::string message_;
 };
 

@@ -139,6 +139,7 @@ class TrainingStep::Impl {
  private:
   std::pair<at::Tensor, StepReport> run(const std::vector<at::Tensor>& inputs);
   std::vector<KnownStorage> knownStorages(const std::vector<at::Tensor>& inputs) const;
+  void planAnew(const std::vector<GrownPlan>& plans);
   void note(const StepReport& report);
   void plan(int variant);
   static ArgumentError noOps() {
@@ -153,6 +154,7 @@ class TrainingStep::Impl {
   Body body_;
   std::shared_ptr<Session> session_;
   int last_variant_ = -1;
+  int64_t followed_ = 0;
   bool closed_ = false;
   bool warned_of_excess_ = false;
   StepPlanner planner_;
@@ -183,6 +185,7 @@ std::vector<KnownStorage> TrainingStep::Impl::knownStorages(
 }
 
 std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::Tensor>& inputs) {
+  planAnew(session_->takeGrown());  // by calls that failed
   session_->expectBatch(inputs);
   const bool counted = session_->nextStepIsTraced() || session_->wantsKnown();
   session_->beginStep(counted ? knownStorages(inputs) : std::vector<KnownStorage>());
@@ -203,16 +206,23 @@ std::pair<at::Tensor, StepReport> TrainingStep::Impl::run(const std::vector<at::
   return {std::move(result), std::move(report)};
 }
 
-void TrainingStep::Impl::note(const StepReport& report) {
-  for (const GrownPlan& one : report.grown) {
+void TrainingStep::Impl::planAnew(const std::vector<GrownPlan>& plans) {
+  for (const GrownPlan& one : plans) {
     if (one.keeps_budget) {
       planner_.grow(one.variant, one.bytes);
     } else {
+      planner_.outgrow(one.variant, one.bytes_to_come);
       plan(one.variant);
     }
   }
+}
+
+void TrainingStep::Impl::note(const StepReport& report) {
+  planAnew(report.grown);
   if (report.variant < 0) return;
   last_variant_ = report.variant;
+  if (report.mode == StepReport::Mode::kFollowed && ++followed_ == VariantSet::kCallsThatShowAStep)
+    session_->letGoOfSeenOnce({});
   if (report.mode == StepReport::Mode::kTraced)
     planner_.keepInside(*session_->graphOf(report.variant));
   if (!report.newly_stable) return;

@@ -31,6 +31,7 @@ class Transfers {
   // Throws StoreError where there is no room for so many bytes more, if that can be known.
   virtual void reserve(int64_t bytes) = 0;
   virtual StoreCounters counters() = 0;
+  virtual int64_t bufferBytes() const { return 0; }  // that it has for transfers
 };
 
 // To an unnamed file, on a thread: TransferQueue.

@@ -1,8 +1,10 @@
 #include "runtime/variants.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "graph/heap_bytes.h"
 #include "runtime/plan_join.h"
 #include "trace/recorder.h"
 
@@ -70,10 +72,12 @@ std::vector<OutsideValue> found(std::vector<OutsideValue> newer,
 int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
   newly_stable = false;
   for (auto& [id, variant] : variants_) {
-    if (variant.recording->signature() != recording->signature()) continue;
+    if (variant.signature != recording->signature()) continue;
     variant.outside = found(recording->outside, variant.outside);
     if (variant.state == VariantState::kSeenOnce || variant.state == VariantState::kStable) {
-      variant.recording = merged(std::move(recording), *variant.recording);
+      variant.recording = variant.recording == nullptr
+                              ? std::move(recording)
+                              : merged(std::move(recording), *variant.recording);
       newly_stable = variant.state == VariantState::kSeenOnce;
       variant.state = VariantState::kStable;
     }
@@ -81,6 +85,7 @@ int VariantSet::add(std::unique_ptr<Recording> recording, bool& newly_stable) {
   }
   const int id = next_id_++;
   variants_[id].outside = recording->outside;
+  variants_[id].signature = recording->signature();
   variants_[id].recording = std::move(recording);
   variants_[id].last_used = ++clock_;
   if (variants_.size() > kMaxVariants) dropLeastUsed(id);
@@ -171,6 +176,7 @@ Variant* VariantSet::find(int id) {
 
 bool VariantSet::keepValue(int id, ValueId value, uint64_t key) {
   Variant& variant = variants_.at(id);
+  if (variant.recording == nullptr) return false;
   const Recording& old = *variant.recording;
   const auto v = static_cast<size_t>(value.index);
   if (v >= old.first_shown.size()) return false;
@@ -186,6 +192,16 @@ bool VariantSet::keepValue(int id, ValueId value, uint64_t key) {
                                               old.graph->baseBytes(), old.graph->signature());
   variant.recording = std::move(kept);
   return variant.state == VariantState::kStable || variant.state == VariantState::kPlanned;
+}
+
+void VariantSet::letGoOfSeenOnce(const std::vector<int>& except) {
+  for (auto& [id, variant] : variants_) {
+    if (variant.state != VariantState::kSeenOnce ||
+        std::find(except.begin(), except.end(), id) != except.end())
+      continue;
+    variant.recording.reset();
+    variant.outside = std::vector<OutsideValue>();
+  }
 }
 
 void VariantSet::setUnplannable(int id) {
@@ -233,6 +249,32 @@ void VariantSet::shareRecordFlags(CompiledPlan& plan) {
       if (variant.plan->hot(k).record) plan.recordAlso(k);
     }
   }
+}
+
+// Some have a recording, a graph or a schedule in common.
+int64_t VariantSet::ownBytes() const {
+  int64_t bytes = 0;
+  std::set<const void*> counted;
+  const auto add = [&](const auto* one) {
+    if (one != nullptr && counted.insert(one).second) bytes += one->ownBytes();
+  };
+  const auto addRecording = [&](const Recording* recording) {
+    add(recording);
+    if (recording != nullptr) add(recording->graph.get());
+  };
+  const auto addPlan = [&](const CompiledPlan* plan) {
+    if (plan == nullptr) return;
+    add(plan);
+    add(&plan->schedule());
+    addRecording(&plan->recording());
+  };
+  for (const auto& [id, variant] : variants_) {
+    addRecording(variant.recording.get());
+    addPlan(variant.plan.get());
+    for (const Variant::Joined& joined : variant.joined) addPlan(joined.plan.get());
+    bytes += heapBytes(variant.outside) + heapBytes(variant.op_seconds);
+  }
+  return bytes;
 }
 
 }  // namespace poet

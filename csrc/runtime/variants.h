@@ -26,7 +26,8 @@ enum class VariantState : uint8_t {
 };
 
 struct Variant {
-  std::shared_ptr<const Recording> recording;
+  std::shared_ptr<const Recording> recording;  // null: see letGoOfSeenOnce
+  uint64_t signature = 0;                      // the recording's
   std::shared_ptr<CompiledPlan> plan;
   std::vector<OutsideValue> outside;  // as the variant's last step found them
   VariantState state = VariantState::kSeenOnce;
@@ -42,7 +43,7 @@ struct Variant {
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
   int64_t more_bytes = 0;        // beside it than its plan knew of, at the last check
-  int64_t followed = 0;          // steps since its plan came into force
+  int64_t followed = 0;          // steps that began with its plan since that came into force
   int64_t unchecked_until = 0;   // of them
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
   // The most in the arena during its last step that followed its plan from the first op on.
@@ -56,6 +57,8 @@ struct Variant {
 class VariantSet {
  public:
   static constexpr size_t kMaxVariants = 64;
+  // In one plan: what was seen once before them will hardly come again.
+  static constexpr int kCallsThatShowAStep = 8;
 
   // Adds a traced step, or merges it into the variant of the same signature (least seconds,
   // greatest workspace, newest base). Returns its id; `newly_stable` tells whether it has just
@@ -87,12 +90,17 @@ class VariantSet {
                                            size_t at);
   void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
   void setUnplannable(int id);
+  // Lets go of the recordings of steps that were seen once, as that in which an optimizer makes its
+  // state. Should one come again after all, it is recorded as it would be anyway, and has then been
+  // seen twice.
+  void letGoOfSeenOnce(const std::vector<int>& except);
   // The value of this key (Recorder::keyOf) is not to be evicted any more. Whether the variant is
   // worth another plan for it.
   bool keepValue(int id, ValueId value, uint64_t key);
   // A step was recorded: see Note [Outgrown plans].
   void checkBases();
   Variant* find(int id);
+  int64_t ownBytes() const;  // that recordings, plans and their schedules take
   size_t size() const { return variants_.size(); }
   const std::map<int, Variant>& all() const { return variants_; }
   std::vector<int> ids() const {

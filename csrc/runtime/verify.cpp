@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "graph/error.h"
 #include "trace/allocator_tap.h"
+#include "trace/content_hash.h"
 #include "trace/dispatch_key.h"
 #include "trace/tensor_args.h"
 
@@ -43,17 +43,7 @@ uint64_t hashOf(const c10::StorageImpl& storage, size_t size) {
     copy = copyOnCpu(storage);
     data = copy.const_data_ptr();
   }
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  size_t i = 0;
-  for (; i + sizeof(uint64_t) <= size; i += sizeof(uint64_t)) {
-    uint64_t word;
-    std::memcpy(&word, bytes + i, sizeof(word));
-    hash = (hash ^ word) * 0x100000001b3ULL;
-    hash ^= hash >> 29;
-  }
-  for (; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
-  return hash;
+  return poet::contentHash(data, size);
 }
 
 }  // namespace
@@ -66,11 +56,12 @@ uint64_t Verifier::contentHash(const c10::StorageImpl& storage, ValueId value,
                                const RecordedOp* producer) {
   if (producer == nullptr) return contentHash(storage);
   int64_t shown = 0;
-  for (const Slot& slot : producer->out) {
+  for (const Slot& slot : producer->out()) {
     if (slot.value != value) continue;
     int64_t last = slot.offset;  // the element that lies last in memory
-    for (size_t d = 0; d < slot.sizes.size(); ++d) last += (slot.sizes[d] - 1) * slot.strides[d];
-    shown = std::max(shown, (last + 1) * static_cast<int64_t>(slot.dtype.itemsize()));
+    for (size_t d = 0; d < slot.look->sizes.size(); ++d)
+      last += (slot.look->sizes[d] - 1) * slot.look->strides[d];
+    shown = std::max(shown, (last + 1) * static_cast<int64_t>(slot.look->dtype.itemsize()));
   }
   const auto all = static_cast<int64_t>(storage.nbytes());
   return hashOf(storage, static_cast<size_t>(std::clamp<int64_t>(shown, 0, all)));

@@ -31,6 +31,16 @@ double valueOf(const SimulationResult& result, Objective objective) {
   return objective == Objective::kTime ? result.makespan_seconds : 0;
 }
 
+// All that is known where nobody has searched.
+void boundByPlain(Schedule& schedule, const Graph& graph, const DeviceProfile& profile) {
+  const double value = schedule.objectiveValue();
+  schedule.status = Status::kFeasible;
+  schedule.bound = schedule.bound_all =
+      std::min(value, valueOf(simulatePlain(graph, profile), schedule.objective));
+  schedule.bound_scope = "all";
+  schedule.gap = value > 0 ? 1 - *schedule.bound / value : 0;
+}
+
 }  // namespace
 
 bool differInSizesOnly(const Graph& a, const Graph& b) {
@@ -46,7 +56,6 @@ std::optional<Schedule> withOtherSizes(const Schedule& schedule, const Graph& fr
   other.graph_signature = to.signature();
   other.num_ops = schedule.num_ops;
   other.method = schedule.method;
-  other.status = Status::kFeasible;
   other.objective = schedule.objective;
   other.before = schedule.before;
   other.after = schedule.after;
@@ -59,14 +68,23 @@ std::optional<Schedule> withOtherSizes(const Schedule& schedule, const Graph& fr
   }
   other.believed_peak_bytes = other.peak_bytes;
   other.believed_seconds = other.makespan_seconds;
-  const double value = other.objectiveValue();
-  other.bound = other.bound_all =
-      std::min(value, valueOf(simulatePlain(to, profile), schedule.objective));
-  other.bound_scope = "all";
-  other.gap = value > 0 ? 1 - *other.bound / value : 0;
+  boundByPlain(other, to, profile);
   other.message = "the plan of a step of other sizes";
   other.start = schedule.start;
   return other;
+}
+
+Schedule leavingRoom(Schedule schedule, const Graph& graph, const DeviceProfile& profile,
+                     int64_t ram_budget_bytes) {
+  POET_CHECK(schedule.hasPlan() && schedule.peak_bytes <= ram_budget_bytes,
+             "expected a plan that keeps the budget of ", ram_budget_bytes, " bytes, got one of ",
+             schedule.peak_bytes);
+  boundByPlain(schedule, graph, profile);
+  schedule.message = detail::message("made for ", schedule.ram_budget_bytes.value_or(0),
+                                     " bytes: what lies beside the step grows");
+  schedule.ram_budget_bytes = ram_budget_bytes;
+  schedule.history.clear();
+  return schedule;
 }
 
 }  // namespace poet

@@ -1,6 +1,7 @@
-// The plan of a step for another one that differs from it in sizes alone.
+// A plan where it was not made for: a step that differs in sizes alone, a budget that is greater.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "device/profile.h"
@@ -26,5 +27,11 @@ POET_API bool differInSizesOnly(const Graph& a, const Graph& b);
 // carried out.
 POET_API std::optional<Schedule> withOtherSizes(const Schedule& schedule, const Graph& from,
                                                 const Graph& to, const DeviceProfile& profile);
+
+// A plan of the graph that was made for less memory, as one of that budget: it leaves the rest
+// free. What is known of better plans holds for less memory only, so it is kFeasible and bounded by
+// the plain step alone. `profile` is the one that it was planned with.
+POET_API Schedule leavingRoom(Schedule schedule, const Graph& graph, const DeviceProfile& profile,
+                              int64_t ram_budget_bytes);
 
 }  // namespace poet

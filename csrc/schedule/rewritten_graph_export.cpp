@@ -17,11 +17,7 @@ using Use = RewrittenNode::Use;
 
 // ---- JSON -------------------------------------------------------------------------------------
 
-constexpr std::string_view kFormat = "poet-rewritten-graph";
-
-std::string dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
+constexpr std::string_view kRewrittenFormat = "poet-rewritten-graph";
 
 OrderedJson orNull(int64_t index) { return index < 0 ? OrderedJson() : OrderedJson(index); }
 
@@ -81,7 +77,8 @@ OrderedJson edgeToJson(const RewrittenEdge& edge, const std::vector<RewrittenCop
 template <class List, class Convert>
 std::string linesOf(const List& list, const Convert& convert) {
   std::string text;
-  for (const auto& entry : list) text += (text.empty() ? "\n  " : ",\n  ") + dump(convert(entry));
+  for (const auto& entry : list)
+    text += (text.empty() ? "\n  " : ",\n  ") + json::dump(convert(entry));
   return text.empty() ? "[]" : "[" + text + "\n]";
 }
 
@@ -219,13 +216,13 @@ std::string RewrittenGraph::toJson() const {
   const auto convert = [](const auto& entry) { return entryToJson(entry); };
   const auto edge = [this](const RewrittenEdge& each) { return edgeToJson(each, copies_); };
   const OrderedJson signature = json::toHex(graph_signature_);
-  return detail::message("{\"format\": ", dump(kFormat), ",\n\"version\": ", kFormatVersion,
-                         ",\n\"graph_signature\": ", dump(signature), ",\n\"num_ops\": ", num_ops_,
-                         ",\n\"base_bytes\": ", base_bytes_, ",\n\"peak_bytes\": ", peak_bytes_,
-                         ",\n\"copies\": ", linesOf(copies_, convert),
-                         ",\n\"nodes\": ", linesOf(nodes_, convert),
-                         ",\n\"edges\": ", linesOf(edges_, edge),
-                         ",\n\"results\": ", linesOf(results_, readToJson), "\n}\n");
+  return detail::message(
+      "{\"format\": ", json::dump(kRewrittenFormat), ",\n\"version\": ", kFormatVersion,
+      ",\n\"graph_signature\": ", json::dump(signature), ",\n\"num_ops\": ", num_ops_,
+      ",\n\"base_bytes\": ", base_bytes_, ",\n\"peak_bytes\": ", peak_bytes_,
+      ",\n\"copies\": ", linesOf(copies_, convert), ",\n\"nodes\": ", linesOf(nodes_, convert),
+      ",\n\"edges\": ", linesOf(edges_, edge), ",\n\"results\": ", linesOf(results_, readToJson),
+      "\n}\n");
 }
 
 std::string RewrittenGraph::toDot() const { return DotWriter(*this).write(); }

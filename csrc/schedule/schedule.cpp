@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/file_io.h"
+#include "graph/heap_bytes.h"
 #include "graph/json_reader.h"
 
 namespace poet {
@@ -188,6 +189,12 @@ Schedule Schedule::load(const std::string& path) {
   } catch (const FormatError& error) {
     throw FormatError(detail::message("'", path, "': ", error.what()));
   }
+}
+
+int64_t Schedule::ownBytes() const {
+  return static_cast<int64_t>(sizeof(*this)) + heapBytes(before) + heapBytes(after) +
+         heapBytes(recipes) + heapBytes(away_between_steps) + heapBytes(history) +
+         heapBytes(message);
 }
 
 }  // namespace poet

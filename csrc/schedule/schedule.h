@@ -23,7 +23,7 @@ class RewrittenGraph;
 //                   value lives on in the program (death >= the position), it must be recomputed
 //                   or paged in before its next use and before the end of the step.
 //   recompute(r)    runs the chain recipes[r] again as one unit: an op that makes values and, in
-//                   order, every op that has written into those since. None of them writes into
+//                   order, every op that writes into those. All of them have run, none writes into
 //                   anything else (running statistics of the first excepted), and only the first
 //                   makes values. The chain's inputs must be resident in the versions that its ops
 //                   first read. While it runs, every value its first op makes is allocated afresh,
@@ -141,6 +141,7 @@ struct POET_API Schedule {
   bool hasPlan() const { return status == Status::kOptimal || status == Status::kFeasible; }
   double objectiveValue() const;  // of the plan, in the objective's unit
   int64_t countActions(ActionKind kind) const;
+  int64_t ownBytes() const;  // that it takes of memory itself
 
   std::string toJson() const;
   static Schedule fromJson(

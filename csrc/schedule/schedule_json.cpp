@@ -20,15 +20,11 @@ using json::OrderedJson;
 
 constexpr std::string_view kFormat = "poet-schedule";
 
-std::string dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 // Writes everything but the plan as the lines of one object.
 class HeadWriter {
  public:
   void put(const char* key, const OrderedJson& value) {
-    text_ += detail::message(text_.empty() ? "" : ",\n", '"', key, "\": ", dump(value));
+    text_ += detail::message(text_.empty() ? "" : ",\n", '"', key, "\": ", json::dump(value));
   }
   // JSON has no infinity and no NaN.
   void putNumber(const char* key, double number) {
@@ -140,7 +136,7 @@ std::string planToJson(const Schedule& schedule) {
   const auto put = [&](const std::vector<Action>& actions, size_t at, const char* when) {
     for (const Action& action : actions) {
       text += text.empty() ? "\n  " : ",\n  ";
-      text += dump(toJson(schedule, action, static_cast<int64_t>(at), when));
+      text += json::dump(toJson(schedule, action, static_cast<int64_t>(at), when));
     }
   };
   for (size_t k = 0; k < schedule.before.size(); ++k) {

@@ -68,6 +68,7 @@ class Simulation {
   void pageIn(ValueId v, const Position& at);
   void checkChain(const std::vector<OpId>& chain, const Position& at);
   void checkLaterOp(OpId op, OpId first, const Position& at) const;
+  void checkWhole(OpId first, const Position& at) const;
   void replayOp(OpId op, OpId first, const Position& at);
   void bringBack(OpId first, const Position& at);
 
@@ -340,6 +341,18 @@ void Simulation::checkChain(const std::vector<OpId>& chain, const Position& at) 
     if (!graph_.op(chain[i]).replayable)
       fail(where(at), ": recompute of ", name(chain[i]), ", which is not replayable");
     if (i > 0) checkLaterOp(chain[i], first, at);
+  }
+  checkWhole(first, at);
+}
+
+// A value comes back in its last version alone (graph/recipes.h, Note [Recipes and versions]): what
+// is away when the step departs must come back, so nothing leaves that a write is yet to come to.
+void Simulation::checkWhole(OpId first, const Position& at) const {
+  for (ValueId v : graph_.madeBy(first)) {
+    const auto& writers = graph_.writersOf(v);
+    if (writers.empty() || writers.back().index < at.ops_run) continue;
+    fail(where(at), ": recompute of ", name(first), ", and value ", v.index, " that it makes is ",
+         "still to be written by ", name(writers.back()));
   }
 }
 

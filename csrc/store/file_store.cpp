@@ -17,7 +17,16 @@ constexpr int kMostFailedParts = 2;
 constexpr int64_t kLongestValueBytes = int64_t{1} << 60;
 
 int64_t chunksPerPart(const ChunkLayout& layout) {
-  return Pipeline::kPartBytes / layout.chunkBytes();
+  const int64_t bytes = std::clamp(layout.dataBytes() / Pipeline::kParts, Pipeline::kLeastPartBytes,
+                                   Pipeline::kPartBytes);
+  return std::min((bytes + layout.chunkBytes() - 1) / layout.chunkBytes(),
+                  Pipeline::kPartBytes / layout.chunkBytes());
+}
+
+// The last part of a value that is written carries its parity.
+int64_t partBytes(const ChunkLayout& layout) {
+  return std::min(chunksPerPart(layout), layout.chunkCount()) * layout.chunkBytes() +
+         layout.parityBytes();
 }
 
 uint64_t checksumOfParity(const ChunkLayout& layout, uint64_t seed, const std::byte* parity) {
@@ -33,10 +42,7 @@ void checkNotCancelled(const PageTransfer& transfer) {
 }  // namespace
 
 FileStore::FileStore(const std::string& directory, PipelineOptions options)
-    : file_(directory, options.direct),
-      parity_(kLargestChunkBytes),
-      owner_(getpid()),
-      pipeline_(&file_, std::move(options)) {}
+    : file_(directory, options.direct), owner_(getpid()), pipeline_(&file_, std::move(options)) {}
 
 FileStore::Slot& FileStore::at(int64_t slot) {
   const auto found = slots_.find(slot);
@@ -48,10 +54,16 @@ const FileStore::Slot& FileStore::at(int64_t slot) const {
   return const_cast<FileStore*>(this)->at(slot);
 }
 
+void FileStore::makeRoomForParity(int64_t bytes) {
+  if (parity_ && parity_->bytes() >= bytes) return;
+  parity_ = nullptr;
+  parity_ = std::make_unique<AlignedBuffer>(bytes);
+}
+
 int64_t FileStore::bytesOf(int64_t slot) const { return at(slot).layout.valueBytes(); }
 
 int64_t FileStore::bufferBytes() const {
-  return pipeline_.bufferBytes() + parity_.bytes() + checksum_bytes_ +
+  return pipeline_.bufferBytes() + (parity_ ? parity_->bytes() : 0) + checksum_bytes_ +
          slotsInUse() * static_cast<int64_t>(sizeof(Slot));
 }
 
@@ -109,11 +121,13 @@ class FileStore::WriteTransfer final : public PartedTransfer {
   bool hasMore() const override {
     return next_chunk_ < slot_.layout.chunkCount() && !told_.is_cancelled;
   }
+  int64_t bufferBytes() const override { return partBytes(slot_.layout); }
 
   // The parity's place is right behind the data's, so that the last part takes both.
   void prepare(Part& part) override {
     const ChunkLayout& layout = slot_.layout;
-    std::byte* const parity = store_.parity_.data();
+    if (next_chunk_ == 0) store_.makeRoomForParity(layout.parityBytes());
+    std::byte* const parity = store_.parity_->data();
     if (next_chunk_ == 0) {
       slot_.extent = store_.takeExtent(layout.fileBytes());
       beginTransfer(Transfer::kWrite);
@@ -200,6 +214,7 @@ class FileStore::ReadTransfer final : public PartedTransfer {
   bool hasMore() const override {
     return next_chunk_ < slot_.layout.chunkCount() && !told_.is_cancelled;
   }
+  int64_t bufferBytes() const override { return partBytes(slot_.layout); }
 
   void prepare(Part& part) override {
     const ChunkLayout& layout = slot_.layout;
@@ -302,10 +317,20 @@ class FileStore::ReadTransfer final : public PartedTransfer {
     throw StoreError(detail::message(
         "poet: cannot read a value of ", slot_.layout.valueBytes(), " bytes back from offset ",
         slot_.extent.offset, " of the page file in '", store_.directory(), "': ", what,
-        last_failure_.empty() ? "" : " (" + last_failure_ + ")",
-        ". The file was changed from outside, or the disk is failing; pass page_dir= a directory "
-        "on another disk. A value that cannot be computed again is lost: then go on from a "
-        "checkpoint, in a new process."));
+        last_failure_.empty() ? "" : " (" + last_failure_ + ")", whyDamaged(),
+        " A value that cannot be computed again is lost: then go on from a checkpoint, in a new "
+        "process."));
+  }
+
+  std::string whyDamaged() const {
+    if (store_.owner_ == getpid()) {
+      return ". The file was changed from outside, or the disk is failing; pass page_dir= a "
+             "directory on another disk.";
+    }
+    return detail::message(". The file is that of process ", store_.owner_, ", of which this one (",
+                           getpid(),
+                           ") is a fork, and which writes on: touch what is wanted here before the "
+                           "parent's next step, or close the step (step.close()) before the fork.");
   }
 
   FileStore& store_;

@@ -54,6 +54,7 @@ class FileStore final : public PageStore {
     int readers = 0;                  // under way
   };
 
+  void makeRoomForParity(int64_t bytes);
   Slot& at(int64_t slot);
   const Slot& at(int64_t slot) const;
   // A fork shares the file with the process that opened it, and knows nothing of what that one
@@ -65,7 +66,7 @@ class FileStore final : public PageStore {
 
   PageFile file_;
   ExtentTable extents_;
-  AlignedBuffer parity_;                     // of the value that is being written out
+  std::unique_ptr<AlignedBuffer> parity_;    // of the value that is being written out
   std::unordered_map<int64_t, Slot> slots_;  // never iterated
   int64_t next_slot_ = 0;
   const int64_t owner_;  // process id

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace poet::store {
 namespace {
-
-constexpr int64_t kBufferBytes = Pipeline::kPartBytes + kLargestChunkBytes;
 
 // Calls `step` of a transfer; what it throws is the transfer's end.
 template <class Step>
@@ -24,19 +23,32 @@ void guarded(std::exception_ptr& error, Step&& step) {
 }  // namespace
 
 Pipeline::Pipeline(PageFile* file, PipelineOptions options)
-    : file_(file),
-      options_(std::move(options)),
-      buffer_(kParts * kBufferBytes),
-      parts_(kParts),
-      owner_(::getpid()) {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    parts_[i].buffer = buffer_.data() + static_cast<int64_t>(i) * kBufferBytes;
-    free_.push_back(&parts_[i]);
-  }
+    : file_(file), options_(std::move(options)), parts_(kParts), owner_(::getpid()) {
+  for (Part& part : parts_) free_.push_back(&part);
 }
 
 Pipeline::~Pipeline() {
   if (owner_ != ::getpid()) static_cast<void>(engine_.release());  // its threads are not here
+}
+
+int64_t Pipeline::bufferBytes() const {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.owned ? part.owned->bytes() : 0;
+  return bytes;
+}
+
+// Tools that watch memory do not see what a ring writes: it is written once before.
+void Pipeline::grow(Part& part, int64_t bytes) {
+  if (part.owned && part.owned->bytes() >= bytes) return;
+  part.owned = nullptr;
+  try {
+    part.owned = std::make_unique<AlignedBuffer>(bytes);
+  } catch (const std::bad_alloc&) {
+    throw StoreError(detail::message("poet: there is no memory for a buffer of ", bytes,
+                                     " bytes, through which values go to the page file"));
+  }
+  part.buffer = part.owned->data();
+  std::memset(part.buffer, 0, static_cast<size_t>(bytes));
 }
 
 void Pipeline::makeReady() {
@@ -50,8 +62,6 @@ void Pipeline::makeReady() {
       options_.path == IoPath::kBest)
     engine_ = nullptr;  // the first transfer has shown that the file system has no O_DIRECT
   if (engine_ != nullptr) return;
-  // Tools that watch memory do not see what a ring writes.
-  std::memset(buffer_.data(), 0, static_cast<size_t>(buffer_.bytes()));
   engine_ = options_.engine ? options_.engine(kParts)
                             : openEngine(options_.path, file_->isDirect(), kParts);
   if (engine_ == nullptr) engine_ = openEngine(IoPath::kBlocking, file_->isDirect(), kParts);
@@ -62,6 +72,12 @@ void Pipeline::begin(std::unique_ptr<PartedTransfer> transfer) {
   makeReady();
   under_way_.push_back(std::move(transfer));
   feeding_ = under_way_.back().get();
+  // All that are free, and not just the next: what is written now is read through any of them, when
+  // there may be less memory. Whether the next one is long enough its own turn says.
+  std::exception_ptr too_soon;
+  guarded(too_soon, [&] {
+    for (Part* const part : free_) grow(*part, feeding_->bufferBytes());
+  });
   feed();
 }
 
@@ -82,7 +98,10 @@ void Pipeline::feed() {
     }
     if (free_.empty()) return;
     Part& part = *free_.back();
-    guarded(transfer.error_, [&] { transfer.prepare(part); });
+    guarded(transfer.error_, [&] {
+      grow(part, transfer.bufferBytes());
+      transfer.prepare(part);
+    });
     if (transfer.error_ != nullptr) continue;
     free_.pop_back();
     part.transfer = &transfer;
@@ -100,7 +119,10 @@ void Pipeline::take(Part& part) {
 
 void Pipeline::end(PartedTransfer& transfer) {
   if (transfer.error_ == nullptr) {
-    guarded(transfer.error_, [&] { transfer.finish(*free_.back()); });
+    guarded(transfer.error_, [&] {
+      grow(*free_.back(), transfer.bufferBytes());
+      transfer.finish(*free_.back());
+    });
   }
   const auto found = std::find_if(under_way_.begin(), under_way_.end(),
                                   [&](const auto& each) { return each.get() == &transfer; });

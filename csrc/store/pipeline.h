@@ -22,7 +22,8 @@ class PartedTransfer;
 
 // A request, and the buffer through which its bytes go.
 struct Part : IoRequest {
-  std::byte* buffer = nullptr;  // kPartBytes and a parity chunk long
+  std::byte* buffer = nullptr;           // PartedTransfer::bufferBytes() long, or longer
+  std::unique_ptr<AlignedBuffer> owned;  // what it lies in
   PartedTransfer* transfer = nullptr;
   int64_t first_chunk = 0;
   int64_t end_chunk = 0;
@@ -36,6 +37,8 @@ class PartedTransfer {
   virtual ~PartedTransfer() = default;
 
   virtual bool hasMore() const = 0;
+  // That a part of it needs, at most, and finish() of its scratch.
+  virtual int64_t bufferBytes() const = 0;
   // Makes the part a request.
   virtual void prepare(Part& part) = 0;
   virtual void take(Part& part) = 0;
@@ -63,10 +66,14 @@ struct PipelineOptions {
 // has no more parts, so that between two of them the disk does not rest either.
 //
 // The parts' buffers are all that there is: where none is free, takesMore() is false, and advance()
-// sleeps until one is. Not thread-safe. A fork finds it idle, and carries out its own requests.
+// sleeps until one is. They grow to what the largest value so far needed, and values of less than
+// kParts * kPartBytes are cut into kParts parts: together the buffers are hardly larger than the
+// largest value, or kParts * kLeastPartBytes where that is more. Not thread-safe. A fork finds it
+// idle, and carries out its own requests.
 class Pipeline {
  public:
   static constexpr int64_t kPartBytes = 512 << 10;  // docs/store.md has what others gave
+  static constexpr int64_t kLeastPartBytes = 128 << 10;
   static constexpr int kParts = 4;
 
   // `file` must outlive it.
@@ -82,19 +89,19 @@ class Pipeline {
   // Waits until a part is over, and goes on from there. Nothing where it is idle.
   void advance();
 
-  int64_t bufferBytes() const { return buffer_.bytes(); }
+  int64_t bufferBytes() const;
   // kBest before the first transfer.
   IoPath path() const { return engine_ == nullptr ? IoPath::kBest : engine_->path(); }
 
  private:
   void makeReady();
+  static void grow(Part& part, int64_t bytes);
   void feed();
   void take(Part& part);
   void end(PartedTransfer& transfer);
 
   PageFile* const file_;
   const PipelineOptions options_;
-  const AlignedBuffer buffer_;
   std::vector<Part> parts_;
   std::vector<Part*> free_;
   std::vector<std::unique_ptr<PartedTransfer>> under_way_;

@@ -160,7 +160,13 @@ StoreCounters TransferQueue::counters() {
   return store_->counters();
 }
 
-void TransferQueue::waitUntilIdle(std::unique_lock<std::mutex>& lock) {
+int64_t TransferQueue::bufferBytes() const {
+  std::unique_lock lock(mutex_);
+  waitUntilIdle(lock);
+  return store_->bufferBytes();
+}
+
+void TransferQueue::waitUntilIdle(std::unique_lock<std::mutex>& lock) const {
   signals_->done.wait(lock, [&] { return waiting_.empty() && under_way_.empty(); });
 }
 

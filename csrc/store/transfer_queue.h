@@ -51,6 +51,7 @@ class POET_API TransferQueue {
   void release(int64_t slot);
   void reserve(int64_t bytes);
   StoreCounters counters();
+  int64_t bufferBytes() const;
 
  private:
   struct ForkHandlers;
@@ -65,7 +66,7 @@ class POET_API TransferQueue {
   // Begins the transfer, or, without one, goes on with those under way. Without the lock.
   void goOn(Transfer* transfer);
   void noteWhatIsOver();
-  void waitUntilIdle(std::unique_lock<std::mutex>& lock);
+  void waitUntilIdle(std::unique_lock<std::mutex>& lock) const;
 
   const std::shared_ptr<PageStore> store_;
   mutable std::mutex mutex_;  // of all below

@@ -88,8 +88,10 @@ class StepAllocator final : public c10::Allocator {
 
   void adopt(c10::DataPtr& data, size_t bytes, bool shown, bool is_new) {
     if (data.get() == nullptr) return;
-    const bool is_ours = data.get_deleter() == &release;
-    if (!is_ours && !data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
+    if (data.get_deleter() != &release && !data.compare_exchange_deleter(&releaseSmall, &release)) {
+      if (!data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
+      countSmall(data.get(), 1);
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     Block block{static_cast<int64_t>(bytes)};
     if (is_new) {
@@ -151,6 +153,13 @@ class StepAllocator final : public c10::Allocator {
     tap.giveBack(block);
   }
 
+  // A block that neither the arena has nor anybody asks for by name: most of those outside steps.
+  static void releaseSmall(void* block) {
+    StepAllocator& tap = get();
+    tap.countSmall(block, -1);
+    tap.inner_->raw_deleter()(block);
+  }
+
   // It stays PyTorch's allocator while anybody counts, or wants large blocks from the arena.
   void enter(std::atomic<int>& purpose) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -193,6 +202,8 @@ class StepAllocator final : public c10::Allocator {
   std::vector<Limit*> limits_;     // in force, on any thread
   std::atomic<int> counting_ = 0;  // users
   std::atomic<int> placing_ = 0;
+  std::atomic<int64_t> small_bytes_ = 0;  // in malloc's heap; with what malloc adds
+  std::atomic<int64_t> made_elsewhere_ = 0;
 
  private:
   int64_t liveWithin(const Limit& limit) {
@@ -215,7 +226,11 @@ class StepAllocator final : public c10::Allocator {
         return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
       }
     }
-    return inner_->allocate(bytes);
+    c10::DataPtr data = inner_->allocate(bytes);
+    if (data.get() != nullptr &&
+        data.compare_exchange_deleter(inner_->raw_deleter(), &releaseSmall))
+      countSmall(data.get(), 1);
+    return data;
   }
 
   void giveBack(void* block) {
@@ -223,8 +238,14 @@ class StepAllocator final : public c10::Allocator {
       c10::profiledCPUMemoryReporter().Delete(block);
       arena_->release(block);
     } else {
-      inner_->raw_deleter()(block);
+      releaseSmall(block);
     }
+  }
+
+  // malloc knows a block's size: nobody has to remember it.
+  void countSmall(void* block, int64_t times) {
+    const auto bytes = static_cast<int64_t>(::malloc_usable_size(block));
+    small_bytes_.fetch_add(times * bytes, std::memory_order_relaxed);
   }
 
   void lockAll() {
@@ -344,7 +365,7 @@ bool AllocatorTap::isFromAllocator(const c10::StorageImpl& storage) {
   if (!storage.device().is_cpu()) return isFromDeviceAllocator(storage);
   const auto deleter =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
-  return deleter == &StepAllocator::release ||
+  return deleter == &StepAllocator::release || deleter == &StepAllocator::releaseSmall ||
          deleter == StepAllocator::get().inner_->raw_deleter();
 }
 
@@ -390,5 +411,18 @@ void StepArena::restart(int64_t bytes, bool trim_malloc) {
 }
 
 PageArena::Counters StepArena::counters() { return StepAllocator::get().arena_->counters(); }
+
+int64_t StepArena::bytesInUse() {
+  const StepAllocator& allocator = StepAllocator::get();
+  return counters().in_use_bytes + allocator.small_bytes_ + allocator.made_elsewhere_;
+}
+
+void StepArena::noteMadeElsewhere(int64_t bytes) {
+  StepAllocator::get().made_elsewhere_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+int64_t StepArena::gapBetween(const void* block, const void* next) {
+  return StepAllocator::get().arena_->gapBetween(block, next);
+}
 
 }  // namespace poet

@@ -154,6 +154,14 @@ class POET_API StepArena {
   // As PageArena::restart; `trim_malloc`: the C library gives its free pages back too.
   static void restart(int64_t bytes, bool trim_malloc);
   static PageArena::Counters counters();
+  // In all blocks, large and small, that PyTorch's allocator has given out since useForGood(), or
+  // that are enrolled, with what the arena and malloc add to each; and whatever noteMadeElsewhere()
+  // was told of: nobody knows when that goes.
+  static int64_t bytesInUse();
+  // Somebody has made a storage with PyTorch's own allocator, behind poet's back.
+  static void noteMadeElsewhere(int64_t bytes);
+  // As PageArena::gapBetween.
+  static int64_t gapBetween(const void* block, const void* next);
 };
 
 }  // namespace poet

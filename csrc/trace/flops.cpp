@@ -6,14 +6,16 @@
 namespace poet {
 namespace {
 
+c10::IntArrayRef sizesOf(const Slot& slot) { return slot.look->sizes; }
+
 double numel(const Slot& slot) {
   double n = 1;
-  for (int64_t size : slot.sizes) n *= static_cast<double>(size);
+  for (int64_t size : sizesOf(slot)) n *= static_cast<double>(size);
   return n;
 }
 
 // The tensor that stands at that place of the call; nullptr where none does.
-const Slot* at(const std::vector<Slot>& slots, int arg) {
+const Slot* at(std::span<const Slot> slots, int arg) {
   for (const Slot& slot : slots) {
     if (slot.arg == arg && slot.value.valid()) return &slot;
   }
@@ -24,15 +26,15 @@ const Slot* at(const std::vector<Slot>& slots, int arg) {
 // `source` are the two sides of the convolution. A transposed one goes from the small side to the
 // large one, and its weight begins with the channels of its source.
 double convolution(const Slot& source, const Slot& weight, const Slot& result) {
-  if (weight.sizes.empty() || source.sizes.size() < 2 || result.sizes.size() < 2) return 0;
-  const int64_t first = weight.sizes[0];
+  if (sizesOf(weight).empty() || sizesOf(source).size() < 2 || sizesOf(result).size() < 2) return 0;
+  const int64_t first = sizesOf(weight)[0];
   if (first == 0) return 0;
   const bool transposed =
-      source.sizes[1] == first && (result.sizes[1] != first || numel(source) < numel(result));
+      sizesOf(source)[1] == first && (sizesOf(result)[1] != first || numel(source) < numel(result));
   return 2 * numel(transposed ? source : result) * numel(weight) / static_cast<double>(first);
 }
 
-double convolutionBackward(const std::vector<Slot>& in, const std::vector<Slot>& out) {
+double convolutionBackward(std::span<const Slot> in, std::span<const Slot> out) {
   const Slot *gradient = at(in, 0), *source = at(in, 1), *weight = at(in, 2);
   if (gradient == nullptr || source == nullptr || weight == nullptr) return 0;
   const double forward = convolution(*source, *weight, *gradient);
@@ -43,34 +45,34 @@ double convolutionBackward(const std::vector<Slot>& in, const std::vector<Slot>&
 }
 
 // (…, m, k) times (k, n), or (b, m, k) times (b, k, n): 2 m k n for each of the batch.
-double product(const std::vector<Slot>& in, int left, int right) {
+double product(std::span<const Slot> in, int left, int right) {
   const Slot *a = at(in, left), *b = at(in, right);
   if (a == nullptr || b == nullptr) return 0;
-  const double columns = b->sizes.size() < 2 ? 1 : static_cast<double>(b->sizes.back());
+  const double columns = sizesOf(*b).size() < 2 ? 1 : static_cast<double>(sizesOf(*b).back());
   return 2 * numel(*a) * columns;
 }
 
-double linear(const std::vector<Slot>& in) {
+double linear(std::span<const Slot> in) {
   const Slot *x = at(in, 0), *weight = at(in, 1);
-  if (x == nullptr || weight == nullptr || weight->sizes.empty()) return 0;
-  return 2 * numel(*x) * static_cast<double>(weight->sizes[0]);
+  if (x == nullptr || weight == nullptr || sizesOf(*weight).empty()) return 0;
+  return 2 * numel(*x) * static_cast<double>(sizesOf(*weight)[0]);
 }
 
 // Products of a fused attention: two in the forward pass (scores, values), five in the backward
 // pass, which makes the scores again.
-double attention(const std::vector<Slot>& in, bool backward) {
+double attention(std::span<const Slot> in, bool backward) {
   const int first = backward ? 1 : 0;
   const Slot *query = at(in, first), *key = at(in, first + 1);
-  if (query == nullptr || key == nullptr || key->sizes.size() < 2) return 0;
-  const double length = static_cast<double>(key->sizes[key->sizes.size() - 2]);
+  if (query == nullptr || key == nullptr || sizesOf(*key).size() < 2) return 0;
+  const double length = static_cast<double>(sizesOf(*key)[sizesOf(*key).size() - 2]);
   return (backward ? 5 : 2) * 2 * numel(*query) * length;
 }
 
 // Two products a gate with all weights for each step of the sequence; twice that backward.
-double recurrent(const std::vector<Slot>& in, bool backward) {
+double recurrent(std::span<const Slot> in, bool backward) {
   const Slot *x = at(in, 0), *w1 = at(in, 1), *w2 = at(in, 2);
-  if (x == nullptr || w1 == nullptr || w2 == nullptr || x->sizes.size() < 3) return 0;
-  const double rows = static_cast<double>(x->sizes[0]) * static_cast<double>(x->sizes[1]);
+  if (x == nullptr || w1 == nullptr || w2 == nullptr || sizesOf(*x).size() < 3) return 0;
+  const double rows = static_cast<double>(sizesOf(*x)[0]) * static_cast<double>(sizesOf(*x)[1]);
   return (backward ? 4 : 2) * rows * (numel(*w1) + numel(*w2));
 }
 
@@ -78,8 +80,7 @@ bool readsATable(std::string_view base) {
   return base == "embedding" || base == "index_select" || base == "index" || base == "gather";
 }
 
-double elementwise(std::string_view base, const std::vector<Slot>& in,
-                   const std::vector<Slot>& out) {
+double elementwise(std::string_view base, std::span<const Slot> in, std::span<const Slot> out) {
   std::map<int, double> of_argument;  // a list counts as one
   double results = 0;
   for (const Slot& slot : out) results += slot.value.valid() ? numel(slot) : 0;
@@ -102,7 +103,7 @@ bool endsWith(std::string_view text, std::string_view suffix) {
 
 }  // namespace
 
-double flopsOf(std::string_view name, const std::vector<Slot>& in, const std::vector<Slot>& out) {
+double flopsOf(std::string_view name, std::span<const Slot> in, std::span<const Slot> out) {
   std::string_view base = name.substr(name.rfind(':') + 1);
   base = base.substr(0, base.find('.'));
   const bool backward = endsWith(base, "_backward");

@@ -1,8 +1,8 @@
 // Floating-point operations of an op, from the shapes of its arguments and results.
 #pragma once
 
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "trace/recording.h"
 
@@ -13,6 +13,6 @@ namespace poet {
 // everything else (tables that are looked up in do not count as arguments). 0 for nothing.
 // Kernels that PyTorch fuses behind names of their own and that do matrix products there are
 // counted as everything else.
-double flopsOf(std::string_view name, const std::vector<Slot>& in, const std::vector<Slot>& out);
+double flopsOf(std::string_view name, std::span<const Slot> in, std::span<const Slot> out);
 
 }  // namespace poet

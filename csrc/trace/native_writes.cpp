@@ -1,31 +1,15 @@
 #include "trace/native_writes.h"
 
+#include <ATen/Config.h>
+#include <ATen/Parallel.h>
+#include <c10/util/FunctionRef.h>
+
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <atomic>
+
+#include "trace/content_hash.h"
 
 namespace poet {
-
-// Four lanes: it shall go as fast as memory does.
-uint64_t NativeWrites::hashOf(const void* data, size_t size) {
-  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15ULL;
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::array<uint64_t, 4> lanes = {1, 2, 3, 4};
-  size_t i = 0;
-  for (; i + sizeof(lanes) <= size; i += sizeof(lanes)) {
-    std::array<uint64_t, 4> words;
-    std::memcpy(words.data(), bytes + i, sizeof(words));
-    for (size_t lane = 0; lane < lanes.size(); ++lane) {
-      lanes[lane] = (lanes[lane] ^ words[lane]) * kFactor;
-      lanes[lane] ^= lanes[lane] >> 32;
-    }
-  }
-  for (; i < size; ++i) lanes[i % lanes.size()] = (lanes[i % lanes.size()] ^ bytes[i]) * kFactor;
-  uint64_t hash = size;
-  for (const uint64_t lane : lanes) hash = (hash ^ lane ^ (lane >> 29)) * kFactor;
-  return hash;
-}
-
 namespace {
 
 bool isAway(const c10::StorageImpl& storage) {
@@ -39,13 +23,28 @@ const char* dataOf(const c10::StorageImpl& storage) {
   return static_cast<const char*>(own._mutable_data_ptr_no_checks().get());
 }
 
+// As kernels do it, on the threads that they use: where many cores compute, one that hashes what
+// they made would take longer than they. An OpenMP team belongs to the thread that starts it, so
+// nobody else's task can wait in it for what this thread holds.
+void forEachChunk(int64_t first, int64_t last, c10::function_ref<void(int64_t)> what) {
+  const auto run = [&](int64_t from, int64_t to) {
+    for (int64_t c = from; c < to; ++c) what(c);
+  };
+#if AT_PARALLEL_OPENMP
+  constexpr int64_t kLeastChunks = 16;  // a thread
+  at::parallel_for(first, last, kLeastChunks, run);
+#else
+  run(first, last);
+#endif
+}
+
 int64_t bytesOf(const c10::StorageImpl& storage) { return static_cast<int64_t>(storage.nbytes()); }
 
 }  // namespace
 
 uint64_t NativeWrites::hashOf(const c10::StorageImpl& storage) {
   const char* data = dataOf(storage);
-  return hashOf(data, data == nullptr ? 0 : storage.nbytes());
+  return contentHash(data, data == nullptr ? 0 : storage.nbytes());
 }
 
 bool NativeWrites::hasData(const c10::StorageImpl& storage) { return dataOf(storage) != nullptr; }
@@ -87,11 +86,12 @@ void NativeWrites::watch(State& state, const c10::StorageImpl& storage, Range ra
   if (state.looked_at > kMostPasses * (size + kChunkBytes)) state.gave_up = true;
   const auto chunks = static_cast<size_t>((size + kChunkBytes - 1) / kChunkBytes);
   if (state.chunks.size() < chunks) state.chunks.resize(chunks, 0);
-  for (int64_t c = range.begin / kChunkBytes; c * kChunkBytes < range.end; ++c) {
+  const int64_t last = (range.end + kChunkBytes - 1) / kChunkBytes;
+  forEachChunk(range.begin / kChunkBytes, last, [&](int64_t c) {
     const int64_t begin = c * kChunkBytes;
     const auto bytes = static_cast<size_t>(std::min(kChunkBytes, size - begin));
-    state.chunks[static_cast<size_t>(c)] = hashOf(data + begin, bytes) | 1;
-  }
+    state.chunks[static_cast<size_t>(c)] = contentHash(data + begin, bytes) | 1;
+  });
 }
 
 bool NativeWrites::differs(const State& state, const c10::StorageImpl& storage, size_t chunk) {
@@ -101,13 +101,17 @@ bool NativeWrites::differs(const State& state, const c10::StorageImpl& storage, 
       begin >= bytesOf(storage))
     return false;
   const int64_t bytes = std::min(kChunkBytes, bytesOf(storage) - begin);
-  return (hashOf(data + begin, static_cast<size_t>(bytes)) | 1) != state.chunks[chunk];
+  return (contentHash(data + begin, static_cast<size_t>(bytes)) | 1) != state.chunks[chunk];
 }
 
 bool NativeWrites::wasWritten(ValueId v, const c10::StorageImpl& storage) const {
   if (!isUnread(v)) return false;
-  bool native = at(v).is_unfilled || at(v).gave_up;
-  for (size_t c = 0; !native && c < at(v).chunks.size(); ++c) native = differs(at(v), storage, c);
+  const State& state = at(v);
+  std::atomic<bool> native = state.is_unfilled || state.gave_up;
+  forEachChunk(0, static_cast<int64_t>(state.chunks.size()), [&](int64_t c) {
+    if (!native.load(std::memory_order_relaxed) && differs(state, storage, static_cast<size_t>(c)))
+      native.store(true, std::memory_order_relaxed);
+  });
   return native;
 }
 

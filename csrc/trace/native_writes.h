@@ -54,7 +54,6 @@ class NativeWrites {
   // The last op that made or wrote it.
   OpId lastWriter(ValueId v) const { return at(v).op; }
 
-  static uint64_t hashOf(const void* data, size_t bytes);
   static uint64_t hashOf(const c10::StorageImpl& storage);
   static bool hasData(const c10::StorageImpl& storage);  // it is not away
 

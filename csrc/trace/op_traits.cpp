@@ -131,6 +131,9 @@ std::unique_ptr<OpTraits> makeTraits(const c10::OperatorHandle& op) {
     traits->fills_arg.push_back(traits->writes_arg.back() && fills(schema, base, a));
   }
   findStatistics(schema, base, *traits);
+  traits->repeatable = traits->known_pure && !schema.is_mutable() && !traits->rebinds_storage &&
+                       !traits->lends_inputs && traits->statistic_args.empty();
+  traits->shaped_by_data = op.hasTag(at::Tag::dynamic_output_shape) && traits->repeatable;
   return traits;
 }
 

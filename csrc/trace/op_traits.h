@@ -24,6 +24,10 @@ struct OpTraits {
   bool looks_only = false;       // is_view, reads_no_data, or detach and kin: no byte is read
   bool makes_unwritten = false;  // empty and kin: their results hold what was there before
   bool known_pure = false;       // from a namespace whose ops keep no state of their own
+  // It changes nothing but a generator: it may be run once more.
+  bool repeatable = false;
+  // ... and how much it makes depends on what its inputs hold (nonzero, masked_select).
+  bool shaped_by_data = false;
   bool rebinds_storage = false;  // resize_, set_: what it touches must keep its memory
   bool lends_inputs = false;     // work on the inputs goes on when the op has returned (c10d)
   // Batch norm: running statistics that training updates though the schema may not say so.

@@ -50,6 +50,9 @@ bool isScalarOfAnOp(const at::Tensor& t, OpId producer) {
   return producer.valid() && t.device().is_cpu() && t.dim() == 0;
 }
 
+// Two looks have the same key seldom: what the hash leaves out differs then.
+uint64_t keyOfLook(const Slot& slot) { return slot.value.valid() ? slot.hash : ~slot.hash; }
+
 bool isLeafParameter(const at::Tensor& t) { return t.requires_grad() && t.is_leaf(); }
 
 }  // namespace
@@ -123,11 +126,14 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     if (sharing_.back() == Sharing::kShared) may_be_written_.insert(id.index);
   }
   for (RecordedOp& op : ops_) {
-    for (auto* slots : {&op.in, &op.out}) {
-      for (Slot& slot : *slots) {
-        if (slot.outside) slot.offset += shifts[static_cast<size_t>(slot.value.index)];
-      }
+    Slot* own = nullptr;
+    size_t count = 0;
+    for (Slot slot : op.all()) {
+      if (slot.outside) slot.offset += shifts[static_cast<size_t>(slot.value.index)];
+      slot.look = slots_->shared(keyOfLook(slot), *slot.look);
+      own = slots_->add(own, count++, slot);
     }
+    op.slots = own;
   }
   inherited_values_ = values_.size();
   for (Op& op : graph_ops_) {  // what no op shows, growths, is in the base by now
@@ -289,19 +295,35 @@ Slot Recorder::slotFor(const at::Tensor& t, int arg, int element, OpId producer)
   slot.value = valueOf(t, producer);
   const auto v = static_cast<size_t>(slot.value.index);
   slot.outside = slot.value.valid() && !values_[v].producer.valid();
+  slot.made_here = producer.valid() && slot.value.valid() && values_[v].producer == producer;
   slot.hash = geometryHash(t, slot.outside ? first_offset_[v] : 0);
-  slot.arg = static_cast<int16_t>(arg);
-  slot.element = static_cast<int16_t>(element);
-  slot.dtype = t.dtype();
-  if (slot.value.valid()) slot.device = t.device();
-  slot.keys = t.key_set();
-  slot.wrapped_number = t.unsafeGetTensorImpl()->is_wrapped_number();
-  if (slot.value.valid()) {
-    slot.sizes.append(t.sizes().begin(), t.sizes().end());
-    slot.strides.append(t.strides().begin(), t.strides().end());
-    slot.offset = t.storage_offset();
-  }
+  POET_INTERNAL_ASSERT(arg <= Slot::kMostArgs, "an operator of ", arg, " arguments");
+  slot.arg = static_cast<uint64_t>(arg) & Slot::kMostArgs;
+  slot.element = element;
+  if (slot.value.valid()) slot.offset = t.storage_offset();
+  slot.look = lookOf(t, slot);
   return slot;
+}
+
+const Look* Recorder::lookOf(const at::Tensor& t, const Slot& slot) {
+  Look look;
+  look.dtype = t.dtype();
+  look.keys = t.key_set();
+  look.wrapped_number = t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (slot.value.valid()) {
+    look.device = t.device();
+    look.sizes.append(t.sizes().begin(), t.sizes().end());
+    look.strides.append(t.strides().begin(), t.strides().end());
+  }
+  return slots_->shared(keyOfLook(slot), std::move(look));
+}
+
+// Of the running op; `counter` is its n_in or n_out.
+void Recorder::addSlot(const Slot& slot, uint32_t& counter) {
+  RecordedOp& op = ops_.back();
+  slots_of_op_ = slots_->add(slots_of_op_, op.all().size(), slot);
+  op.slots = slots_of_op_;
+  ++counter;
 }
 
 Phase Recorder::currentPhase() {
@@ -330,10 +352,15 @@ void Recorder::noteOldGradient(const at::Tensor& parameter, const KnownTensor& w
 void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count) {
   RecordedOp& op = ops_.back();
   Op& node = graph_ops_.back();
+  op.numbers = numbersHash(args, count);
   const bool statistics = traits.updatesStatistics(args);
   forEachTensor(args, count, [&](const at::Tensor& t, int arg, int element) {
-    op.in.push_back(slotFor(t, arg, element, kNoOp));
-    const ValueId value = op.in.back().value;
+    Slot slot = slotFor(t, arg, element, kNoOp);
+    const auto& stats = traits.statistic_args;
+    slot.statistic = slot.value.valid() && statistics &&
+                     std::find(stats.begin(), stats.end(), arg) != stats.end();
+    addSlot(slot, op.n_in);
+    const ValueId value = slot.value;
     if (!value.valid()) {
       node.replayable = false;
       return true;
@@ -341,9 +368,7 @@ void Recorder::recordInputs(const OpTraits& traits, const c10::IValue* args, siz
     if (!mayReplayOn(t.device())) node.replayable = false;
     noteParameter(t, value);
     node.inputs.push_back(value);
-    const auto& stats = traits.statistic_args;
-    if (statistics && std::find(stats.begin(), stats.end(), arg) != stats.end()) {
-      op.statistic_slots.push_back(static_cast<int16_t>(op.in.size() - 1));
+    if (slot.statistic) {
       node.statistics.push_back(value);
       node.mutates.push_back(value);
     } else if (traits.writes_arg[static_cast<size_t>(arg)]) {
@@ -370,7 +395,7 @@ bool Recorder::mayReplayOn(c10::Device device) const {
 // A sparse tensor reads its indices and values without showing them to an op: what one is made of,
 // and what is taken out of one, keeps its memory.
 void Recorder::keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values) {
-  const std::vector<Slot>& in = ops_.back().in;
+  const std::span<const Slot> in = ops_.back().in();
   if (makes_unmanaged) {
     for (ValueId v : graph_ops_.back().inputs)
       values_[static_cast<size_t>(v.index)].evictable = false;
@@ -418,8 +443,9 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   const size_t known_values = values_.size();
   bool all_alias = true, makes_unmanaged = false;
   forEachTensor(results, count, [&](const at::Tensor& t, int arg, int element) {
-    op.out.push_back(slotFor(t, arg, element, self));
-    const ValueId value = op.out.back().value;
+    const Slot slot = slotFor(t, arg, element, self);
+    addSlot(slot, op.n_out);
+    const ValueId value = slot.value;
     if (!value.valid()) node.replayable = false;
     makes_unmanaged |= !value.valid();
     if (value.valid()) {
@@ -435,7 +461,7 @@ void Recorder::recordOutputs(const c10::IValue* results, size_t count) {
   keepWhatUnmanagedTensorsHold(makes_unmanaged, known_values);
   if (makes_unmanaged && kernels_ == 0) node.workspace_bytes -= unshown_.keepWhatOpLeft(self);
   node.metadata_only =
-      !op.out.empty() && all_alias && node.mutates.empty() && !node.random && lent_.empty();
+      op.n_out > 0 && all_alias && node.mutates.empty() && !node.random && lent_.empty();
   if (readsWhatMayBeWritten(node)) node.replayable = false;
   int64_t made_bytes = 0;
   for (size_t v = known_values; v < values_.size(); ++v)
@@ -492,12 +518,10 @@ void Recorder::runMeasured(const c10::OperatorHandle& op, const OpTraits& traits
 void Recorder::extendHash() {
   const RecordedOp& op = ops_.back();
   uint64_t hash = mixHash(prefix_hash_.back(), std::hash<std::string>()(graph_ops_.back().name));
-  for (const auto* slots : {&op.in, &op.out}) {
-    for (const Slot& slot : *slots) {
-      hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
-      if (slot.outside && sharing_[static_cast<size_t>(slot.value.index)] == Sharing::kShared)
-        hash = mixHash(hash, 2);
-    }
+  for (const Slot& slot : op.all()) {
+    hash = mixHash(mixHash(hash, slot.hash), static_cast<uint64_t>(slot.value.index));
+    if (slot.outside && sharing_[static_cast<size_t>(slot.value.index)] == Sharing::kShared)
+      hash = mixHash(hash, 2);
   }
   prefix_hash_.push_back(op.raises ? mixHash(hash, 1) : hash);
 }
@@ -508,6 +532,7 @@ void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
   left_bytes_ = 0;
   if (kernels_ == 0) unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   ops_.emplace_back(op);
+  slots_of_op_ = nullptr;
   graph_ops_.emplace_back();
   Op& node = graph_ops_.back();
   node.name = traits.name;

@@ -120,6 +120,8 @@ class Recorder {
   std::unique_ptr<Recording> finish();
 
   size_t numOps() const { return ops_.size(); }
+  // Of the values that the step has made, the storages of those that live. Before finish().
+  std::vector<WeakStorage> madeAndAlive() const;
 
  private:
   static constexpr int64_t kHeldBytes = 4096;  // see isHeldByRecords()
@@ -134,6 +136,8 @@ class Recorder {
   void noteKnownDeaths();
   void dropTouched();
   Slot slotFor(const at::Tensor& t, int arg, int element, OpId producer);
+  const Look* lookOf(const at::Tensor& t, const Slot& slot);
+  void addSlot(const Slot& slot, uint32_t& counter);
   ValueId valueOf(const at::Tensor& t, OpId producer);
   void recordInputs(const OpTraits& traits, const c10::IValue* args, size_t count);
   void keepWhatUnmanagedTensorsHold(bool makes_unmanaged, size_t known_values);
@@ -190,6 +194,8 @@ class Recorder {
   void fillOutside(Recording& recording) const;
 
   std::vector<RecordedOp> ops_;
+  std::shared_ptr<SlotTable> slots_ = std::make_shared<SlotTable>();  // theirs
+  Slot* slots_of_op_ = nullptr;                                       // the running one's
   std::vector<Op> graph_ops_;
   std::vector<Value> values_;
   std::vector<int64_t> first_offset_;  // by value, of those that were shown

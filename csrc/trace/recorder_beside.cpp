@@ -139,7 +139,7 @@ std::vector<Recorder::Written> Recorder::beforeAccess(const OpTraits& traits,
   std::vector<Written> written;
   size_t i = 0;
   forEachTensor(args, count, [&](const at::Tensor& t, int arg, int) {
-    const ValueId v = ops_.back().in[i++].value;
+    const ValueId v = ops_.back().in()[i++].value;
     if (!v.valid()) return true;
     const auto a = static_cast<size_t>(arg);
     const bool fills = traits.fills_arg[a];
@@ -174,7 +174,7 @@ void Recorder::noteContents(const OpTraits& traits, const std::vector<Written>& 
   size_t i = 0;
   ValueId last = kNoValue;  // the results of an op may be views of one storage
   forEachTensor(results, count, [&](const at::Tensor& t, int, int) {
-    const ValueId v = ops_.back().out[i++].value;
+    const ValueId v = ops_.back().out()[i++].value;
     if (!v.valid() || value(v).producer != self || v == last) return true;
     native_writes_.noteMade(v, t, self, traits.makes_unwritten);
     last = v;

@@ -157,12 +157,10 @@ void Recorder::fillFirstShown(Recording& recording, size_t shown_values) const {
     if (values_[v].producer.valid()) recording.first_shown[v] = values_[v].producer;
   }
   for (size_t k = ops_.size(); k-- > 0;) {
-    for (const auto* slots : {&ops_[k].in, &ops_[k].out}) {
-      for (const Slot& slot : *slots) {
-        if (slot.value.valid())
-          recording.first_shown[static_cast<size_t>(slot.value.index)] =
-              OpId(static_cast<int64_t>(k));
-      }
+    for (const Slot& slot : ops_[k].all()) {
+      if (slot.value.valid())
+        recording.first_shown[static_cast<size_t>(slot.value.index)] =
+            OpId(static_cast<int64_t>(k));
     }
   }
 }
@@ -210,7 +208,7 @@ void Recorder::countFlops() {
   for (size_t k = 0; k < ops_.size(); ++k) {
     Op& node = graph_ops_[k];
     if (!node.metadata_only && !node.reads_no_data && !ops_[k].raises)
-      node.flops = flopsOf(node.name, ops_[k].in, ops_[k].out);
+      node.flops = flopsOf(node.name, ops_[k].in(), ops_[k].out());
   }
 }
 
@@ -242,13 +240,24 @@ std::unique_ptr<Recording> Recorder::finish() {
   recording->sharing.resize(values_.size(), Sharing::kNone);
   countFlops();
   recording->parameters = parameter_tensors_;
+  ops_.shrink_to_fit();
   recording->ops = std::move(ops_);
+  slots_->close();
+  recording->slots = std::move(slots_);
   recording->prefix_hash = std::move(prefix_hash_);
   recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,
                                                    recording->prefix_hash.back());
   number_.clear();
   alive_.clear();
   return recording;
+}
+
+std::vector<WeakStorage> Recorder::madeAndAlive() const {
+  std::vector<WeakStorage> made;
+  for (const Living& one : alive_) {
+    if (value(one.value).producer.valid() && !one.storage.expired()) made.push_back(one.storage);
+  }
+  return made;
 }
 
 }  // namespace poet

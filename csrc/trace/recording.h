@@ -4,16 +4,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
-#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "graph/graph.h"
 #include "trace/known_tensor.h"
+#include "trace/slots.h"
 
 namespace poet {
 
@@ -21,23 +21,6 @@ using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using StorageHold = c10::intrusive_ptr<c10::StorageImpl>;
 
 inline WeakStorage noStorage() { return WeakStorage(StorageHold()); }
-
-// One tensor argument or result of an op: where it stood on the stack and how it looked at its
-// storage.
-struct Slot {
-  ValueId value;         // kNoValue: not managed (see Note [Which tensors poet manages])
-  uint64_t hash = 0;     // geometryHash, see Note [Batches that are slices]
-  int16_t arg = 0;       // position on the stack
-  int16_t element = -1;  // position in a list, -1 outside lists
-  c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;
-  int64_t offset = 0;
-  caffe2::TypeMeta dtype;
-  c10::Device device = c10::Device(c10::DeviceType::CPU);
-  c10::DispatchKeySet keys;
-  bool wrapped_number = false;  // a Python number: it promotes types differently
-  bool outside = false;         // the step did not make the value
-};
 
 // Note [Batches that are slices]
 // A loop may take its batches as slices of one tensor: at each step at another place of the same
@@ -47,12 +30,16 @@ struct Slot {
 
 struct RecordedOp {
   c10::OperatorHandle handle;
-  std::vector<Slot> in;
-  std::vector<Slot> out;
-  std::vector<int16_t> statistic_slots;  // indices into `in`: running statistics in training
-  bool raises = false;                   // it threw, and the step went on
+  uint64_t numbers = 0;         // hash of whole numbers among the arguments; 0: none
+  const Slot* slots = nullptr;  // of the arguments, behind them those of the results
+  uint32_t n_in = 0;
+  uint32_t n_out = 0;
+  bool raises = false;  // it threw, and the step went on
 
   explicit RecordedOp(const c10::OperatorHandle& h) : handle(h) {}
+  std::span<const Slot> in() const { return {slots, n_in}; }
+  std::span<const Slot> out() const { return {slots + n_in, n_out}; }
+  std::span<const Slot> all() const { return {slots, size_t{n_in} + n_out}; }
 };
 
 // Note [Values from before the step]
@@ -84,9 +71,10 @@ enum class Sharing : uint8_t { kNone, kShared, kTrusted };
 // Immutable once made.
 struct Recording {
   std::vector<RecordedOp> ops;
-  std::vector<uint64_t> prefix_hash;  // [k]: identity of ops 0..k-1; [N] is the signature
-  std::vector<ValueId> dead_after;    // values that die in the step, by op of death
-  std::vector<int32_t> dead_begin;    // [k]..[k+1]: range in dead_after of op k
+  std::shared_ptr<const SlotTable> slots;  // theirs; null: they have none
+  std::vector<uint64_t> prefix_hash;       // [k]: identity of ops 0..k-1; [N] is the signature
+  std::vector<ValueId> dead_after;         // values that die in the step, by op of death
+  std::vector<int32_t> dead_begin;         // [k]..[k+1]: range in dead_after of op k
   // First op that shows the value, as input or output; N: none does (it only occupies memory).
   std::vector<OpId> first_shown;
   // By value: the offset at which the step showed it first; 0 for those that it made.
@@ -108,6 +96,7 @@ struct Recording {
     return i < sharing.size() ? sharing[i] : Sharing::kNone;
   }
   uint64_t signature() const { return prefix_hash.back(); }
+  int64_t ownBytes() const;  // that it takes of memory itself, the graph left out
 };
 
 }  // namespace poet

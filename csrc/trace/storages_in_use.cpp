@@ -17,18 +17,18 @@ thread_local std::thread::id t_on_behalf_of;  // that of no thread: of this one
 constexpr size_t kMostNoted = 64;  // an op with more tensors is taken to use everything
 
 // Written by its own thread alone.
-struct Slot {
+struct ThreadSlot {
   std::atomic<bool> busy = false;
   std::atomic<size_t> count = 0;
   std::array<std::atomic<const c10::StorageImpl*>, kMostNoted> noted = {};
 };
 
-struct Slots {
+struct ThreadSlots {
   std::mutex mutex;
-  std::vector<Slot*> all;
+  std::vector<ThreadSlot*> all;
   std::vector<const StoragesInUse::Claim*> claims;
-  static Slots& get() {
-    static Slots* slots = new Slots;  // threads may outlive static destruction
+  static ThreadSlots& get() {
+    static ThreadSlots* slots = new ThreadSlots;  // threads may outlive static destruction
     return *slots;
   }
 };
@@ -37,22 +37,22 @@ struct Slots {
 class OwnSlot {
  public:
   OwnSlot() {
-    const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-    Slots::get().all.push_back(&slot_);
+    const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
+    ThreadSlots::get().all.push_back(&slot_);
   }
   ~OwnSlot() {
-    const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-    std::erase(Slots::get().all, &slot_);
+    const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
+    std::erase(ThreadSlots::get().all, &slot_);
   }
   OwnSlot(const OwnSlot&) = delete;
   OwnSlot& operator=(const OwnSlot&) = delete;
-  Slot& slot() { return slot_; }
+  ThreadSlot& slot() { return slot_; }
 
  private:
-  Slot slot_;
+  ThreadSlot slot_;
 };
 
-Slot& ownSlot() {
+ThreadSlot& ownSlot() {
   thread_local OwnSlot own;
   return own.slot();
 }
@@ -62,7 +62,7 @@ Slot& ownSlot() {
 StoragesInUse::Guard::Guard(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
     : outermost_(!ownSlot().busy.load(std::memory_order_relaxed)) {
   if (!outermost_) return;
-  Slot& slot = ownSlot();
+  ThreadSlot& slot = ownSlot();
   const size_t arguments = op.schema().arguments().size();
   size_t count = 0;
   forEachTensor(
@@ -82,17 +82,17 @@ StoragesInUse::Guard::~Guard() {
 }
 
 StoragesInUse::Claim::Claim() : thread_(std::this_thread::get_id()) {
-  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-  Slots::get().claims.push_back(this);
+  const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
+  ThreadSlots::get().claims.push_back(this);
 }
 
 StoragesInUse::Claim::~Claim() {
-  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-  std::erase(Slots::get().claims, this);
+  const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
+  std::erase(ThreadSlots::get().claims, this);
 }
 
 void StoragesInUse::Claim::add(const std::vector<const c10::StorageImpl*>& storages) {
-  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
+  const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
   storages_.insert(storages.begin(), storages.end());
 }
 
@@ -101,22 +101,23 @@ StoragesInUse::OnBehalfOf::OnBehalfOf(std::thread::id thread)
 StoragesInUse::OnBehalfOf::~OnBehalfOf() { t_on_behalf_of = before_; }
 
 bool StoragesInUse::elsewhere(const c10::StorageImpl& storage) {
-  const Slot* const own = &ownSlot();
+  const ThreadSlot* const own = &ownSlot();
   const std::thread::id here =
       t_on_behalf_of == std::thread::id() ? std::this_thread::get_id() : t_on_behalf_of;
-  const std::lock_guard<std::mutex> lock(Slots::get().mutex);
-  for (const Claim* claim : Slots::get().claims) {
+  const std::lock_guard<std::mutex> lock(ThreadSlots::get().mutex);
+  for (const Claim* claim : ThreadSlots::get().claims) {
     if (claim->thread_ != here && claim->storages_.count(&storage) > 0) return true;
   }
-  return std::any_of(Slots::get().all.begin(), Slots::get().all.end(), [&](const Slot* slot) {
-    if (slot == own || !slot->busy.load(std::memory_order_seq_cst)) return false;
-    const size_t count = slot->count.load(std::memory_order_relaxed);
-    return count > kMostNoted ||
-           std::any_of(slot->noted.begin(), slot->noted.begin() + static_cast<int64_t>(count),
-                       [&](const auto& noted) {
-                         return noted.load(std::memory_order_relaxed) == &storage;
-                       });
-  });
+  return std::any_of(
+      ThreadSlots::get().all.begin(), ThreadSlots::get().all.end(), [&](const ThreadSlot* slot) {
+        if (slot == own || !slot->busy.load(std::memory_order_seq_cst)) return false;
+        const size_t count = slot->count.load(std::memory_order_relaxed);
+        return count > kMostNoted ||
+               std::any_of(slot->noted.begin(), slot->noted.begin() + static_cast<int64_t>(count),
+                           [&](const auto& noted) {
+                             return noted.load(std::memory_order_relaxed) == &storage;
+                           });
+      });
 }
 
 }  // namespace poet

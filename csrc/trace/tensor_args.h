@@ -60,6 +60,22 @@ inline uint64_t mixHash(uint64_t hash, uint64_t x) {
   return hash;
 }
 
+// Of the whole numbers and lists of them among an op's arguments, which say how much it makes where
+// no tensor does; 0 where there are none.
+inline uint64_t numbersHash(const c10::IValue* args, size_t count) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (args[i].isInt()) {
+      hash = mixHash(hash + i + 1, static_cast<uint64_t>(args[i].toInt()));
+    } else if (args[i].isIntList()) {
+      hash += i + 1;
+      for (const c10::IValue& number : args[i].toListRef())  // copies nothing
+        hash = mixHash(hash, static_cast<uint64_t>(number.toInt()));
+    }
+  }
+  return hash;
+}
+
 // dtype, sizes, strides, device and offset (from `first_offset` on) of a managed tensor; dtype and
 // layout of any other.
 inline uint64_t geometryHash(const at::Tensor& t, int64_t first_offset = 0) {

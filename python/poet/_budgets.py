@@ -23,7 +23,7 @@ for _power, _letter in enumerate("kmgt", start=1):
     _BYTE_UNITS[_letter] = _BYTE_UNITS[f"{_letter}ib"] = 1024**_power
     _BYTE_UNITS[f"{_letter}b"] = 1000**_power
 
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 # Exponents have at most three digits: "1e999999999" must be an error, not a number to compute.
 _QUANTITY = re.compile(
@@ -102,7 +102,7 @@ def parse_runtime(
 
     Args:
         budget: a ratio to the plain step's time (a number; below 1 no plan can exist), or a time
-            with its unit: "1.5s", "800ms", "250us", "2min".
+            with its unit: "1.5s", "800ms", "250us", "2min", "1h".
         plain_seconds: time of the plain step, in seconds.
         name: of the argument, for messages.
 

@@ -104,6 +104,7 @@ def add_solve_arguments(parser: argparse.ArgumentParser, *, seconds: float) -> N
     )
     group.add_argument(
         "--minimize",
+        type=str.lower,
         choices=("energy", "time", "memory"),
         default="energy",
         help="of what a step is to take least, inside the budgets (default: %(default)s)",

@@ -19,6 +19,7 @@ from poet._cli_common import (
     tell_unwritten,
 )
 from poet._devices import device_names, find_device
+from poet._models import graph_on
 from poet._presets import find_preset, preset_names
 from poet._summary import summary
 
@@ -62,6 +63,9 @@ def _plan(options: argparse.Namespace) -> int:
     graph = load_graph_of(options.what, options.graph)
     schedule.check_against(graph)
     device = load_device_of(options.what, options.platform)
+    # What lies beside the plan has the device's times.
+    if device is not None and (options.graph is not None or options.platform is not None):
+        graph = graph_on(graph, device)
     if schedule.has_plan and options.plot:
         from poet._plot import plot  # noqa: PLC0415  matplotlib is optional
 

@@ -87,8 +87,7 @@ def existing_tensors(*, thorough: bool = True) -> tuple[list[torch.Tensor], list
     collects all of it, which takes longer than many a step; else the young.
     """
     gc.collect(2 if thorough else 1)
-    kinds = _kinds_of_tensors()
-    found = [thing for thing in gc.get_objects() if type(thing) in kinds]
+    found: list[torch.Tensor] = _C.instances_of(gc.get_objects(), _kinds_of_tensors())
     with torch._C.DisableTorchFunctionSubclass():
         gradients = [t.grad for t in found if t.is_leaf and t.grad is not None]
     return found, gradients

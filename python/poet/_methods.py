@@ -17,6 +17,7 @@ _COLUMNS = {
     "deadline": "deadline",
     "in_place": "in-place",
     "online": "online",
+    "live": "live",
     "executes": "executes",
 }
 
@@ -39,7 +40,8 @@ class Method:
         deadline: plans for the runtime budget; False: a plan that misses it is none.
         in_place: takes steps with in-place ops.
         online: decides in running order, without looking ahead.
-        executes: `poet.wrap` trains with its plans.
+        live: `poet.wrap` trains by its policy, without a plan.
+        executes: `poet.wrap` trains with its plans, or live.
     """
 
     __module__ = "poet"
@@ -56,6 +58,7 @@ class Method:
     deadline: bool
     in_place: bool
     online: bool
+    live: bool
     executes: bool
 
 

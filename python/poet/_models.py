@@ -230,6 +230,21 @@ def as_graph(graph: object) -> _C.Graph:
     )
 
 
+def graph_on(
+    graph: _C.Graph, device: _C.DeviceProfile, schedule: _C.Schedule | None = None
+) -> _C.Graph:
+    """The step with the device's times: those of the schedule, where it was solved for the device.
+
+    A step that was recorded here has this machine's times, whatever device a schedule is for.
+    """
+    own = schedule.traced_graph if schedule is not None else None
+    if own is not None and own.signature == graph.signature:
+        known = schedule.device if schedule is not None else None
+        if known is not None and known.name == device.name:
+            return own
+    return _C.on_device(graph, device) if device.has_rates else graph
+
+
 def _is_path(model: str) -> bool:
     return os.sep in model or model.endswith(".json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ from poet._without_plan import no_plan_error, told_without_plan
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 _SHORTEST_SEARCH_S = 1.0
+DECIDES_LIVE = "the method {method!r} decides while a step runs: no call has a plan"
 FIRST_OF_A_SHARE = (
     "the budget is a share of the plain step's peak, which is known once a call has shown it: the "
     "first call runs without a cap"
@@ -63,6 +65,7 @@ class PlanningOptions:
         share: what constraints on the whole training leave for a step.
         background: training goes on while a plan is solved for.
         online: the online policy keeps calls without a plan inside the budget.
+        live: no call has a plan: the method's own policy decides while each runs.
     """
 
     platform: str
@@ -77,6 +80,7 @@ class PlanningOptions:
     share: StepShare = NO_SHARE
     background: bool = True
     online: bool = True
+    live: bool = False
 
 
 class StepPlanner:
@@ -102,7 +106,8 @@ class StepPlanner:
         self._session = session
         self._options = options
         self._say = say
-        self._cached = None if options.cache is None else PlanCache(options.cache)
+        cache = None if options.live else options.cache
+        self._cached = None if cache is None else PlanCache(cache)
         self._op_times = OpTimes(session, self._cached)
         self._device = self._plain_device()
         self._page_folder = options.page_folder
@@ -111,7 +116,8 @@ class StepPlanner:
         self._watches: dict[int, StoreWatch] = {}
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._borrowed: set[int] = set()  # and those with the plan of other sizes
-        self._outgrown: set[int] = set()  # and those whose plan no longer keeps the budget
+        # And those whose plan no longer keeps the budget, with the bytes to come beside them.
+        self._outgrown: dict[int, int] = {}
         self._times_outgrown = 0
         self._times_corrected = 0
         self._strictness = strictness
@@ -172,8 +178,8 @@ class StepPlanner:
     def _police(self, budget: int) -> None:
         if not self._options.online or budget == self._policed_bytes or self._accelerator:
             return
-        if self._options.method != "poet":  # it trains under its own plans and no other method
-            return
+        if self._options.method != "poet" and not self._options.live:
+            return  # it trains under its own plans and no other method
         self._policed_bytes = budget
         self._session.set_budget(
             budget,
@@ -181,6 +187,7 @@ class StepPlanner:
             self._page_folder is not None,
             self._device,
             self._strictness,
+            self._options.method,
         )
 
     def tell_of_excess(self, report: dict[str, Any] | None) -> None:
@@ -328,10 +335,13 @@ class StepPlanner:
         """Whether the plan in force was made for other sizes."""
         return variant in self._borrowed
 
-    def outgrow(self, variant: int) -> None:
-        """The plan in force no longer keeps the budget: `plan` is to find another one."""
+    def outgrow(self, variant: int, bytes_to_come: int) -> None:
+        """The plan in force no longer keeps the budget: `plan` is to find another one.
+
+        It leaves room for what is still to come beside the step, where there is a plan that does.
+        """
         self._again.discard(variant)
-        self._outgrown.add(variant)
+        self._outgrown[variant] = bytes_to_come
         self._times_outgrown += 1
         self._say("more lies beside the step than when its plan was made: planning again")
 
@@ -351,10 +361,14 @@ class StepPlanner:
         graph = self._session.graph_of(variant)
         if graph is None:  # dropped in the meantime: the session keeps the latest variants
             return True
+        if self._options.live and not self._accelerator:
+            self._session.set_unplannable(variant)
+            self.message = DECIDES_LIVE.format(method=self._options.method)
+            return True
         graph = self._op_times.best(variant, graph)
         looks = self._cached is not None and variant not in self._again
         if looks and self._use_kept(variant, graph):
-            self._outgrown.discard(variant)
+            self._outgrown.pop(variant, None)
             return True
         try:
             self._solve(variant, graph)
@@ -365,7 +379,7 @@ class StepPlanner:
             return False
         finally:
             self._again.discard(variant)
-            self._outgrown.discard(variant)
+            self._outgrown.pop(variant, None)
             self._borrowed.discard(variant)
             if variant in self._watches:
                 self._watches[variant].restart()
@@ -415,7 +429,7 @@ class StepPlanner:
         return True
 
     def _solve(self, variant: int, graph: _C.Graph) -> None:
-        request = self._request()
+        begin, request = time.monotonic(), self._request()
         again = variant in self._again
         in_force = again or variant in self._borrowed
         if again and not self._options.background:  # what wants_another_plan reckoned with
@@ -423,17 +437,23 @@ class StepPlanner:
             request = dataclasses.replace(request, time_limit_s=min(seconds, request.time_limit_s))
         self._largest_peak = max(self._largest_peak, graph.plain_peak_bytes())
         budget = budget_bytes(request, self._largest_peak)
-        schedule = self._search(
-            graph,
-            request,
-            budget,
-            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
-            # The other methods take no plan to start from, their own neither.
-            starts=[self.schedules[variant]] if in_force and request.method == "poet" else [],
-        )
+        # The other methods take no plan to start from, their own neither.
+        starts = [self.schedules[variant]] if in_force and request.method == "poet" else []
+        roomy = self._leaving_room(variant, graph, request, budget)
+        if roomy is not None:
+            found = schedule = roomy
+        else:
+            left = max(_SHORTEST_SEARCH_S, request.time_limit_s - (time.monotonic() - begin))
+            found = self._search(
+                graph,
+                dataclasses.replace(request, time_limit_s=min(request.time_limit_s, left)),
+                budget,
+                runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
+                starts=starts,
+            )
+            schedule = self._options.share.hold(found)
         if self.stopped.is_set():
             return
-        found, schedule = schedule, self._options.share.hold(schedule)
         if schedule.status not in _WITH_PLAN:
             if in_force:
                 return  # the plan in force keeps the budget all the same
@@ -448,12 +468,34 @@ class StepPlanner:
                 return
             self._warn_without_plan(schedule, budget, graph.plain_seconds, kept)
             schedule = _C.held_to(kept, f"within the memory budget alone: {schedule.message}", None)
-        elif self._cached is not None:
+        elif self._cached is not None and roomy is None:
             self._cached.keep(graph, request, found)
         if self._put_in_force(variant, schedule):
             self._tell("plan in force", schedule, graph, budget)
         else:  # paging has just been given up
             self._solve(variant, graph)
+
+    def _leaving_room(
+        self, variant: int, graph: _C.Graph, request: PlanRequest, budget: int
+    ) -> _C.Schedule | None:
+        """A plan that leaves room for what is still to come beside the variant's step.
+
+        None where nothing is to come, or no such plan keeps all budgets.
+        """
+        room = min(self._outgrown.get(variant, 0), budget // _C.LEAST_SHARE_OF_ROOM)
+        if room <= 0 or request.method != "poet":
+            return None
+        schedule = self._search(
+            graph,
+            request,
+            budget - room,
+            runtime_budget_seconds=deadline_seconds(request, graph.plain_seconds),
+        )
+        if schedule.status not in _WITH_PLAN or self.stopped.is_set():
+            return None
+        roomy = _C.leaving_room(schedule, graph, request.device, budget)
+        held = self._options.share.hold(roomy)
+        return held if held.status in _WITH_PLAN else None
 
     def _search(
         self,
@@ -480,6 +522,7 @@ class StepPlanner:
             method=request.method,
             should_stop=self.stopped.is_set,
             starts=starts,
+            niceness=_C.BACKGROUND_NICENESS if self._options.background else 0,
         )
 
     def _within_memory_alone(

@@ -70,6 +70,22 @@ def _swapping(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return swapping
 
 
+def _watch_new_storages() -> None:
+    """Storages made by name (copy.deepcopy makes them so) come from an allocator of PyTorch's own.
+
+    What is in memory beside a step is counted again where there are many more of them.
+    """
+    own = torch.UntypedStorage.__new__
+
+    def counted(cls: type, *args: object, **kwargs: object) -> object:
+        made: torch.UntypedStorage = own(cls, *args, **kwargs)
+        if made.device.type == "cpu":
+            _C.note_made_elsewhere(made.nbytes())
+        return made
+
+    torch.UntypedStorage.__new__ = counted  # type: ignore[method-assign,assignment]
+
+
 class _Inside(threading.local):
     door = False  # this thread is inside one: what that goes through says no more
 
@@ -78,8 +94,8 @@ class _RawDoors:
     """Makes the raw doors bring a value back first, while any step may have values away.
 
     Thread-safe. At other times the methods of torch.Tensor are PyTorch's own; the functions
-    to_dlpack and swap_tensors are watched from the first step on. Sessions are not kept alive: one
-    that ends brings its values back itself.
+    to_dlpack and swap_tensors, and new storages, are watched from the first step on. Sessions are
+    not kept alive: one that ends brings its values back itself.
     """
 
     def __init__(self) -> None:
@@ -136,6 +152,7 @@ class _RawDoors:
         _put_in_place_of(to_dlpack, self._watched(to_dlpack, for_good=True))
         swap = torch._C._swap_tensor_impl
         _put_in_place_of(swap, _swapping(swap))
+        _watch_new_storages()
 
     def _uninstall(self) -> None:
         if not self._installed:

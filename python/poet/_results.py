@@ -1,6 +1,6 @@
 """Frozen records that the native module builds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poet._enums import ActionKind, NodeKind, Phase
 
@@ -124,4 +124,4 @@ class Simulation:
     paged_out_bytes: int
     paged_in_bytes: int
     wake_ups: int
-    resident_bytes: tuple[int, ...]
+    resident_bytes: tuple[int, ...] = field(repr=False)

@@ -8,7 +8,7 @@ from poet import _C
 from poet._cache import open_cache
 from poet._devices import find_device
 from poet._errors import ArgumentError
-from poet._models import as_graph
+from poet._models import as_graph, graph_on
 from poet._results import Simulation
 from poet._solve import with_store
 
@@ -27,7 +27,8 @@ def simulate(
         graph: the recorded step, or the path of a file written by `Graph.save`.
         schedule: what to do between the ops; None, or a schedule without a plan, for plain
             training.
-        platform: name of the device that the step runs on.
+        platform: name of the device that the step runs on. A step that was recorded here has its
+            times there, as `poet.solve` works them out.
         page_dir: for a schedule that pages, the folder whose speed counts, which is measured in a
             second if it is not known yet; None for the device that the schedule was solved for
             (a schedule from a file knows none).
@@ -53,4 +54,4 @@ def simulate(
         device = with_store(device, True, page_dir, open_cache(cache_dir))
     elif schedule is not None and schedule.device is not None and schedule.device.has_store:
         device = schedule.device
-    return _C.simulate(as_graph(graph), schedule, device)
+    return _C.simulate(graph_on(as_graph(graph), device, schedule), schedule, device)

@@ -24,7 +24,7 @@ from poet._devices import HOST, device_names, find_device
 from poet._enums import Objective, Phase, Solver, Status
 from poet._errors import ArgumentError, PoetRuntimeError, SolverWarning
 from poet._methods import check_method
-from poet._models import ModelRequest, is_paper
+from poet._models import ModelRequest, graph_on, is_paper
 from poet._names import not_one_of
 from poet._original import solve_original
 from poet._original_words import as_flag, read_original_words
@@ -389,9 +389,11 @@ def solve_on(
     on_progress: Callable[[SearchPoint], object] | None = None,
     starts: Sequence[_C.Schedule] = (),
     method: str = "poet",
+    niceness: int = 0,
 ) -> _C.Schedule:
     """`solve` with arguments that are checked and in the units of the core.
 
+    `niceness`: by how much the solver's process gives way to others, as nice(1) counts it.
     Once `should_stop` says so, the solver is stopped and the best plan so far returned.
     """
     trouble: list[str] = []
@@ -418,6 +420,7 @@ def solve_on(
         on_trouble=trouble.append,
         method=method,
         python=sys.executable or "python3",
+        niceness=niceness,
     )
     if trouble:
         warn(f"solver={str(solver)!r}: {' '.join(trouble)}", SolverWarning)
@@ -454,8 +457,7 @@ def on_device(
     counted = count if count is not None else ("activations" if paper else "all")
     if counted not in ("all", "activations"):
         raise ArgumentError(f'count: expected "all" or "activations"; got {count!r}.')
-    if device.has_rates:
-        graph = _C.on_device(graph, device)
+    graph = graph_on(graph, device)
     return _C.activations_only(graph) if counted == "activations" else graph
 
 
@@ -530,7 +532,7 @@ def parse_objective(minimize: object) -> Objective:
     """The objective of that name."""
     if isinstance(minimize, str):
         try:
-            return Objective(minimize)
+            return Objective(minimize.lower())
         except ValueError:
             pass
     raise not_one_of("minimize", Objective, minimize)

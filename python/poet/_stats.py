@@ -60,6 +60,8 @@ class StepStats:
         arena_peak_bytes: the most that tensors of 64 KiB and more took up at once in the last call
             that followed a plan, in whole pages, as measured; what the step does not touch counts.
             0 with POET_ARENA=0, or where there was no such call.
+        own_bytes: what poet itself takes for this step, beside the budget: recordings, plans, what
+            is known of values, buffers of the store.
         plan_switches: changes from one variant's plan to another's within a step.
         plans_from_cache: plans that an earlier run had solved for.
         plans_of_other_sizes: plans that the same step with other sizes lent to one that was met for
@@ -114,6 +116,7 @@ class StepStats:
     steps_over_budget: int
     most_over_bytes: int
     arena_peak_bytes: int
+    own_bytes: int
     plan_switches: int
     plans_from_cache: int
     plans_of_other_sizes: int

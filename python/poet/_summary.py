@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from poet import _C
 from poet._budgets import format_bytes, format_least_bytes, format_seconds
 from poet._enums import ActionKind, Objective, Status
+from poet._models import graph_on
 
 _COLUMNS = ("", "planned", "budget", "plain")
 _WORTH_TELLING = 0.01  # of the plain peak
@@ -40,6 +41,8 @@ def summary(
     elif schedule.status is Status.TIME_LIMIT:
         lines.append("  no plan was found: allow more time, more memory or a later deadline")
     device = device if device is not None else schedule.device
+    if graph is not None and device is not None:
+        graph = graph_on(graph, device, schedule)
     lines += _table(_rows(schedule, graph, device))
     if schedule.has_plan:
         lines.append(f"  peak at {_op_name(schedule.peak_op, graph)}")

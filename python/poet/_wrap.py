@@ -15,12 +15,12 @@ from poet._budgets import (
     positive_number,
 )
 from poet._cache import open_cache
-from poet._constraints import TrainingDeadline, step_share
+from poet._constraints import StepShare, TrainingDeadline, step_share
 from poet._devices import HOST
 from poet._errors import ArgumentError
 from poet._live import check_step
 from poet._memory import give_memory_back
-from poet._methods import check_method, methods
+from poet._methods import Method, check_method, methods
 from poet._names import known_words_only
 from poet._planning import PlanningOptions
 from poet._shared_budget import Budget
@@ -96,6 +96,8 @@ def wrap(
         runtime_budget: a ratio to the plain step's time (1.3) or seconds as "1.5s". None: no limit.
         method: what plans: a name that `poet.methods()` has. Another one than "poet" trains with
             its own plans or not at all: where it finds none, this call and all later ones raise.
+            One that is `live` there has no plan: its policy decides while each call runs
+            (docs/methods.md); with online=False it trains with what that does to the recorded step.
         platform: the device profile; "host" is the only one so far.
         minimize: "energy", "time" or "memory".
         recompute: plans may run operators again.
@@ -195,7 +197,10 @@ def wrap(
             "would change nothing. Leave one of the two out."
         )
     if flag(hard, "hard"):
-        _check_hard(ram_budget, strict, can.name, polices)
+        _check_hard(ram_budget, strict, can, polices)
+    live = can.live and polices
+    if live:
+        _check_live(can.name, runtime_budget, share)
     options = PlanningOptions(
         platform=platform,
         ram_budget=ram_budget,
@@ -209,6 +214,7 @@ def wrap(
         share=share,
         background=background,
         online=polices,
+        live=live,
     )
     give_memory_back()
     strictness = _HARD if hard else _STRICTNESS[strict]
@@ -217,7 +223,7 @@ def wrap(
     )
 
 
-def _check_hard(ram_budget: ByteBudget, strict: bool | None, method: str, polices: bool) -> None:
+def _check_hard(ram_budget: ByteBudget, strict: bool | None, can: Method, polices: bool) -> None:
     """Refuses what would leave calls without a limit."""
     if is_share(ram_budget):
         raise ArgumentError(
@@ -229,12 +235,24 @@ def _check_hard(ram_budget: ByteBudget, strict: bool | None, method: str, police
             "strict=False: expected it to be left out beside hard=True, which lets no call go "
             "above the budget; got both. Leave one of them out."
         )
-    if method != "poet" or not polices:
-        got = "the online policy off" if method == "poet" else f"method={method!r}"
+    is_policed = can.name == "poet" or can.live
+    if not is_policed or not polices:
+        got = "the online policy off" if is_policed else f"method={can.name!r}"
         raise ArgumentError(
             'hard=True: expected method="poet" and the online policy (docs/online.md), which '
             f"keeps calls without a plan inside the budget; got {got}. Leave one of them out."
         )
+
+
+def _check_live(method: str, runtime_budget: TimeBudget | None, share: StepShare) -> None:
+    """Refuses what only a plan can keep."""
+    if runtime_budget is None and share.seconds is None and share.joules is None:
+        return
+    raise ArgumentError(
+        f"method={method!r}: expected no runtime_budget, deadline or battery_joules, since it "
+        "decides while a step runs and knows no times beforehand. Leave them out, or take its "
+        "policy's plan for the recorded step (online=False)."
+    )
 
 
 __all__ = ["WrappedStep", "wrap"]

@@ -189,6 +189,7 @@ class WrappedStep:
             self._planner.prepare()
         batch = tensors_in((args, kwargs))
         shown = batch or tensors_behind((args, kwargs))
+        self._plan_anew(self._session.take_grown())  # by calls that failed
         self._session.expect_batch(shown)
         tell = self._planner.tell_of_excess
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
@@ -208,15 +209,19 @@ class WrappedStep:
             return self
         return types.MethodType(self, instance)
 
-    def _note(self, report: dict[str, Any]) -> None:
-        for grown, more_bytes, keeps_budget in report["grown"]:
+    def _plan_anew(self, plans: list[tuple[int, int, bool, int]]) -> None:
+        """Of those beside whose steps more lies than they knew of."""
+        for grown, more_bytes, keeps_budget, bytes_to_come in plans:
             if keeps_budget:
                 self._planner.grow(grown, more_bytes)
                 continue
-            self._planner.outgrow(grown)
+            self._planner.outgrow(grown, bytes_to_come)
             if self._start_planning(grown):
                 self._session.move_out()
                 end_watching(self._session)
+
+    def _note(self, report: dict[str, Any]) -> None:
+        self._plan_anew(report["grown"])
         variant = report["variant"]
         if variant is None:
             return
@@ -232,8 +237,11 @@ class WrappedStep:
             self._planner.keep_inside(variant)
             known = self._planner.look_up(variant)
             borrowed = not known and self._planner.borrow(variant)
-        if report["mode"] == "followed" and self._planner.wants_another_plan(variant):
-            known |= self._start_planning(variant)
+        if report["mode"] == "followed":
+            if self._planner.wants_another_plan(variant):
+                known |= self._start_planning(variant)
+            if self._calls[variant] == _C.Session.CALLS_THAT_SHOW_A_STEP:
+                self._session.let_go_of_seen_once([variant, *(self._asked | self._interrupted)])
         # The plan of other sizes does for a step that may not come again.
         needs_own = self._planner.is_borrowed(variant) and self._calls[variant] > 1
         if variant in self._planner.schedules:
@@ -404,6 +412,7 @@ class WrappedStep:
             held_steps=self._gate.held_steps if self._gate is not None else 0,
             held_seconds=self._gate.held_seconds if self._gate is not None else 0.0,
             unrecorded_steps=self._rest.skipped,
+            own_bytes=self._session.own_bytes(),
             **counters,
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 from ci_budget import against_budget
 
 from poet import _C, _profile, _store
@@ -59,6 +60,14 @@ def old_objects_aside(objects_come_back: None) -> None:
 def objects_come_back() -> Iterator[None]:
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_between_tests() -> Iterator[None]:
+    """Where there is one, what collectives may look at stays in memory: in the next test, too."""
+    yield
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -219,6 +219,9 @@ class NaiveSimulator:
             again = self.device["replay_factor"] * op.get("seconds", 0.0)
             self.recompute_seconds += again + self.device["replay_fixed_seconds"]
             self.clock += again + self.device["replay_fixed_seconds"]
+        for v in fresh:
+            if self.version_before(v, len(self.ops)) != self.version_before(v, ops_run):
+                raise RefusedError(f"a later op writes into value {v}, which comes back whole only")
         self.recomputed_ops += len(chain)
         self.note(at, fresh, max(self.ops[k].get("workspace_bytes", 0) for k in chain))
         for v in fresh:

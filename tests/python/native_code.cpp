@@ -1,6 +1,11 @@
-// What extensions do: native code that reads and fills tensors through their pointers.
+// What extensions do: native code that reads and fills tensors through their pointers. And memory
+// that the machine does not have.
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 #include <torch/extension.h>
 #include <torch/library.h>
+
+#include <atomic>
 
 namespace {
 
@@ -74,6 +79,38 @@ at::Tensor cubeFunction(const at::Tensor& x) { return Cube::apply(x); }
 // Reads its argument's memory, and nothing announces it.
 double firstOf(const at::Tensor& x) { return x.const_data_ptr<float>()[0]; }
 
+// In front of PyTorch's CPU allocator, whichever that is: one allocation fails.
+class FailingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes == 0 || --left_ != 0, "injected: there are no ", bytes,
+                     " bytes");
+    return inner_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    inner_->copy_data(to, from, bytes);
+  }
+
+  // The nth from here on fails; 0: none. True where the one before has failed.
+  bool arm(int64_t nth) {
+    if (inner_ == nullptr) {
+      inner_ = c10::GetCPUAllocator();
+      c10::SetCPUAllocator(this, /*priority=*/100);
+    }
+    return left_.exchange(nth) <= 0;
+  }
+
+ private:
+  c10::Allocator* inner_ = nullptr;
+  std::atomic<int64_t> left_ = 0;
+};
+
+FailingAllocator& failing() {
+  static auto* const allocator = new FailingAllocator;  // for good: storages refer to it
+  return *allocator;
+}
+
 }  // namespace
 
 TORCH_LIBRARY(poet_tests_native, m) {
@@ -97,4 +134,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("cube_backward", &cubeBackward);
   m.def("cube_function", &cubeFunction);
   m.def("first_of", &firstOf);
+  m.def("fail_allocation", [](int64_t nth) { return failing().arm(nth); });
 }

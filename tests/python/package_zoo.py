@@ -757,6 +757,14 @@ def turn() -> int:
     return len(re.findall(r"^- ", changes, re.MULTILINE)) % TURNS
 
 
+def seeded(name: str) -> Case:
+    """The model of that name, always the same."""
+    torch.manual_seed(0)
+    case = MODELS[name].build()
+    torch.manual_seed(1)
+    return case
+
+
 def in_turn() -> set[str]:
     """The models that CI takes this time; `make nightly` takes all."""
     return {name for i, name in enumerate(MODELS) if i % TURNS == turn()}

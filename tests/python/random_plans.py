@@ -66,6 +66,7 @@ class _Planner:
             for v in self._needs(op):
                 self.uses.setdefault(v, []).append(op.index)
         self.until = self._deep_validity()
+        self.since = self._deep_start()
 
     def _needs(self, op: poet.Op) -> set[int]:
         raw = op.name.split(".")[0] in ("aten::detach", "aten::alias")
@@ -88,12 +89,29 @@ class _Planner:
                         changed = True
         return until
 
+    def _deep_start(self) -> list[int]:
+        """Of each recipe the last op that must have run, those of its inputs' recipes included.
+
+        With a gradient that is scaled in place later (clipping) the other results of the op that
+        made it come back only after that; they may die, and be wanted for others, long before.
+        """
+        since = [recipe["ops"][-1] for recipe in self.recipes]
+        changed = True
+        while changed:
+            changed = False
+            for r, recipe in enumerate(self.recipes):
+                for u in recipe["inputs"]:
+                    if u in self.recipe_of and since[self.recipe_of[u]] > since[r]:
+                        since[r] = since[self.recipe_of[u]]
+                        changed = True
+        return since
+
     def _may_leave(self, v: int, at: int) -> bool:
         """Whether v, freed at `at`, can be brought back whenever it is needed or reachable."""
         if v in self.stored:
             return True
         r = self.recipe_of.get(v)
-        if r is None or at <= max(self.recipes[r]["ops"][-1], self.written[v]):
+        if r is None or at <= max(self.since[r], self.written[v]):
             return False
         if v in self.recipes[r]["must_end_resident"]:  # Note [Recoverability] in graph/recipes.h
             return False

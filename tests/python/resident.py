@@ -22,6 +22,15 @@ def _address(t: torch.Tensor) -> int:
         return 0
 
 
+def has_memory(t: torch.Tensor) -> bool:
+    """Without going through a raw door that brings it back."""
+    try:
+        torch._C.TensorBase.data_ptr(t)
+    except RuntimeError as error:
+        return "poet: this tensor's memory has been released" not in str(error)
+    return True
+
+
 def resident_bytes(beside: Iterable[nn.Module | torch.Tensor] = ()) -> int:
     """Bytes of all storages that Python holds, but for those of `beside` (modules' parameters)."""
     found, gradients = existing_tensors()

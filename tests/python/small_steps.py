@@ -45,6 +45,21 @@ def chain_plain_peak(length: int = 6) -> int:
     return KIB + length * 4 * KIB + KIB
 
 
+def square_step(
+    net: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[torch.Tensor], float]:
+    """A whole training step: the mean of the squares of what the net makes of a batch."""
+
+    def step(x: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
 def tanh_step() -> Callable[[torch.Tensor], None]:
     """A real step that is small: six layers of 64 x 64, of inputs of 64 columns, and their SGD."""
     weights = [torch.randn(64, 64, requires_grad=True) for _ in range(6)]

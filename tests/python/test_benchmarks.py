@@ -16,6 +16,7 @@ import _docstrings
 import _minilm
 import _state
 import claims
+import compare_methods
 import comparison
 import compiled
 import draw
@@ -25,9 +26,11 @@ import hot_path
 import larger_than_memory
 import meter
 import optimizers
+import own_memory
 import paper.run
 import presets
 import rounds
+import step_costs
 import steps
 import store.rates
 from _bounds import BOUNDS_FILE, load
@@ -37,6 +40,7 @@ sys.path += [str(REPOSITORY / "demo"), str(REPOSITORY / "benchmarks" / "planner"
 
 import _digits  # noqa: E402
 import _report  # noqa: E402
+import coop  # noqa: E402
 import paper_table  # noqa: E402
 import table  # noqa: E402
 
@@ -268,6 +272,45 @@ def of_larger_than_memory(words: list[str]) -> set[str]:
     return set(larger_than_memory.values(found, budget, plain_dies=True))
 
 
+def of_own_memory(words: list[str]) -> set[str]:
+    own_memory.parse(words)
+    return set(own_memory.values([{"to_limit": 0.5}]))
+
+
+def of_compare_methods(words: list[str]) -> set[str]:
+    compare_methods.parse(words)
+    return set(compare_methods.values([_cell_of_methods()]))
+
+
+def costs_of_a_step(**changes: float) -> dict[str, Any]:
+    row = {"prediction_error_percent": 4.0, "rest_percent": 1.0, "hidden_percent": 90.0}
+    return {"step": "x", "paging": "on"} | row | changes
+
+
+def of_step_costs(words: list[str]) -> set[str]:
+    step_costs.parse(words)
+    extra = [{"step": "x", "extra_percent": 5.0}]
+    return set(
+        step_costs.values({"plans": [costs_of_a_step()], "recording": extra, "beside": extra})
+    )
+
+
+def test_of_the_costs_of_steps_the_worst_counts_and_of_predictions_the_median() -> None:
+    rows = [
+        costs_of_a_step(rest_percent=3.0, hidden_percent=85.0),
+        costs_of_a_step(prediction_error_percent=9.0),
+        costs_of_a_step(prediction_error_percent=5.0),
+        {"step": "without a plan", "paging": "off", "status": "infeasible"},
+    ]
+    assert step_costs.values({"plans": rows}) == {
+        "step_time_prediction_error": 5.0,
+        "step_rest_percent": 3.0,
+        "transfers_hidden_percent": 85.0,
+    }
+    without = [{"step": "x", "extra_percent": None}]
+    assert step_costs.values({"beside": without}) == {}
+
+
 def given_by(command: str) -> set[str]:
     """The bounds to which a command gives a value."""
     python, script, *words = shlex.split(command)
@@ -281,7 +324,7 @@ def given_by(command: str) -> set[str]:
     if name in of_forms:
         return of_forms[name].bound_ids(of_forms[name].parse(words))
     one_value = {
-        module.__name__: module.BOUND for module in (presets, finetuning, claims, paper_table)
+        module.__name__: module.BOUND for module in (presets, finetuning, claims, paper_table, coop)
     }
     one_value["make"] = paper.run.BOUND  # paper/make.py
     if name in one_value:
@@ -298,6 +341,9 @@ def given_by(command: str) -> set[str]:
         "rates": of_rates,
         "hot_path": of_hot_path,
         "larger_than_memory": of_larger_than_memory,
+        "own_memory": of_own_memory,
+        "step_costs": of_step_costs,
+        "compare_methods": of_compare_methods,
     }
     if name in of_script:
         return of_script[name](words)
@@ -372,6 +418,50 @@ def test_forms_are_told_apart_by_their_figures() -> None:
 
 def test_equal_bits_count_for_nothing_without_a_plan() -> None:
     assert exactness.bound_values([row(followed_steps=0, solve_seconds=None)], "x") == {}
+
+
+# ---- methods side by side -------------------------------------------------------------------
+
+
+def _cell_of_methods(**live: list[float]) -> dict[str, Any]:
+    """Three plans of one step: by the simulator poet's is the fastest and rotor's the slowest."""
+    simulated = {"poet": 1.0, "coop": 1.1, "rotor": 1.2}
+    rows = [
+        {
+            "method": method,
+            "makespan_seconds": seconds,
+            "live_medians": live.get(method, [seconds]),
+            "live_results": "same",
+        }
+        for method, seconds in simulated.items()
+    ]
+    return {"rows": rows, "plain_live_medians": [1.0, 1.02], "plain_results": "same"}
+
+
+def test_a_cell_is_lost_to_a_cheaper_plan_and_to_any_where_poet_has_none() -> None:
+    cell = _cell_of_methods()
+    assert compare_methods.lost(cell) == []
+    cell["rows"][2]["makespan_seconds"] = 0.9
+    assert compare_methods.lost(cell) == ["rotor"]
+    del cell["rows"][0]["makespan_seconds"]
+    assert compare_methods.lost(cell) == ["coop", "rotor"]
+
+
+def test_a_pair_is_against_the_order_by_more_than_the_noise_of_both_and_of_plain() -> None:
+    assert compare_methods.against(_cell_of_methods()) == []
+    # coop is 1 % faster than poet live, which plain training's 2 % hide; rotor 10 %.
+    close = _cell_of_methods(poet=[1.0], coop=[0.99], rotor=[0.9])
+    assert compare_methods.against(close) == [("poet", "rotor"), ("coop", "rotor")]
+    unsteady = _cell_of_methods(poet=[0.9, 1.1], coop=[0.99], rotor=[0.9])
+    assert compare_methods.against(unsteady) == [("coop", "rotor")]
+    assert compare_methods.values([unsteady])["methods_pairs_against_the_order"] == 1 / 3
+
+
+def test_what_trains_to_other_bits_is_in_no_pair() -> None:
+    cell = _cell_of_methods()
+    cell["rows"][1]["live_results"] = "other"
+    assert compare_methods.differing(cell) == ["coop"]
+    assert compare_methods.pairs(cell) == [("poet", "rotor")]
 
 
 # ---- digits ----------------------------------------------------------------------------------
@@ -510,6 +600,17 @@ def test_other_differences_are_not_blamed_on_batch_norm() -> None:
     )
     stale = record(digests=plain["digests"] | {"buffer bn.running_mean": "x"})
     assert "nothing else" not in _report.difference(stale, plain)
+
+
+def test_a_second_plain_run_says_whose_a_difference_is() -> None:
+    plain = record()
+    other = record(digests=plain["digests"] | {"loss 0": "x"})
+    third = record(digests=plain["digests"] | {"loss 0": "y"})
+    assert "the difference is poet's" in _report.second_opinion(other, plain, record())
+    same = _report.second_opinion(other, plain, other)
+    assert "Two plain runs differ from one another (1 loss differ" in same
+    assert "poet's run is the second, bit by bit" in same
+    assert "differs from the second plain one too" in _report.second_opinion(other, plain, third)
 
 
 def test_a_run_without_a_plan_has_a_row_all_the_same() -> None:

@@ -197,6 +197,7 @@ def test_any_text_is_a_size_or_an_argument_error(text: str) -> None:
         ("800ms", 0.8),
         ("250us", 0.00025),
         ("2min", 120.0),
+        ("2h", 7200.0),
         ("1e-3s", 0.001),
     ],
 )

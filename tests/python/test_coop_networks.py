@@ -19,6 +19,7 @@ import graphs  # noqa: E402
 from _coop_networks import COOP_NETWORKS  # noqa: E402
 
 import poet  # noqa: E402
+from _data import load  # noqa: E402
 
 # Published counts with 1,000 classes: 25,557,032 (MONAI's shortcuts have 3,840 biases besides) and,
 # without the auxiliary classifier, 23,834,568.
@@ -58,7 +59,7 @@ def test_a_row_has_what_each_method_needs_and_takes() -> None:
     graph = poet.trace(train_step, torch.ones(256, 32))
     fixed = 2 * sum(p.nbytes for p in net.parameters()) + graph.base_bytes
     step = graphs.TracedStep("chain", Path(), fixed, graph)
-    rows = [coop.measure(step, method, 2.0) for method in ("dtr", "coop", "poet")]
+    rows = [coop.measure(step, method, 2.0) for method in ("dtr_placed", "coop", "poet")]
     for row in rows:
         assert 0 < row["least_bytes"] < row["plain_peak_bytes"]
         assert row["method"] in coop.line(row)
@@ -67,3 +68,17 @@ def test_a_row_has_what_each_method_needs_and_takes() -> None:
     assert 0 < extra[2] <= min(each for each in extra if each is not None)
     assert coop.wins(rows) == (rows[1]["least_bytes"] <= rows[0]["least_bytes"])
     assert coop.slack_of(step.budget(0.5), step) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_the_page_has_the_figures_that_were_measured() -> None:
+    record = load("coop")
+    assert coop.PAGE.read_text(encoding="utf-8") == coop.page(record)
+    by = {(row["network"], row["method"]): row for row in record["rows"]}
+    placed, ours = by["coop_gpt", "dtr_placed"], by["coop_gpt", "coop"]
+    assert set(COOP_NETWORKS) == {name for name, _ in by}
+    free = coop.pairs([placed, ours], "at_0.5", "free_percent")
+    assert free == [(placed["at_0.5"]["free_percent"], ours["at_0.5"]["free_percent"])]
+    assert coop.free_ratio([placed, ours]) == free[0][1] / free[0][0]
+    assert coop.pairs([placed], "least_bytes") == []
+    assert coop.free_percent("fragmentation of the policy's memory: 4.8 % on average, 9 %") == 4.8
+    assert coop.free_percent("") is None

@@ -14,6 +14,7 @@ import torch
 import zoo
 from own_process import in_a_process_of_its_own
 from resident import Peaks, resident_bytes
+from small_steps import square_step
 from torch import nn
 from zoo import differences, slack_budget
 
@@ -33,14 +34,7 @@ def _net(*, adam: bool = False) -> tuple[Callable[..., float], nn.Module, torch.
         if adam
         else torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
     )
-
-    def step(x: torch.Tensor) -> float:
-        optimizer.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
+    step = square_step(net, optimizer)
     return step, net, torch.randn(2048, 32)
 
 

@@ -56,3 +56,41 @@ def test_random_plans_keep_every_bit_on_two_threads() -> None:
     assert differences(state, case.state()) == []
     assert [str(r) for r in under_plan] == [str(r) for r in results]
     assert counters["planned_recomputes"] > 0
+
+
+def test_a_replay_runs_on_as_many_threads_as_its_first_run() -> None:
+    """A sum has other bits on two threads; it is computed again where the step runs on one."""
+    torch.manual_seed(0)
+    wide = torch.randn(512, 513).exp_()
+    for threads, is_same in ((1, True), (2, False)):
+        torch.set_num_threads(threads)
+        found = wide.sum()
+        torch.set_num_threads(1)
+        assert torch.equal(found, wide.sum()) == is_same, "the sum is no test"
+
+    weight = torch.randn(16, 16, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        weight.grad = None
+        torch.set_num_threads(2)
+        total = (wide * 1.0).sum()
+        torch.set_num_threads(1)
+        loss = (weight * total).tanh().square().sum()
+        loss.backward()  # the gradient of the product reads the sum
+        assert weight.grad is not None
+        return weight.grad.clone()
+
+    wanted = step()
+    session = _C.Session(verify=True)
+    for _ in range(5):
+        result, report = run_step(session, step, (), {})
+        assert torch.equal(result, wanted)
+        if report["newly_stable"]:
+            graph = session.graph_of(report["variant"])
+            plan = random_plan(graph, 0, 0.9)
+            again = [k for action in plan.actions if action.kind == "recompute" for k in action.ops]
+            assert "aten::sum" in [graph.ops[k].name for k in again]
+            session.set_plan(report["variant"], plan, _DEVICE)
+    assert session.counters()["followed_steps"] >= 2
+    assert session.counters()["planned_recomputes"] > 0
+    assert torch.get_num_threads() == 1

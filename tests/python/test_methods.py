@@ -7,10 +7,13 @@ import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_steps import KIB, chain_graph, chain_plain_peak
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint_sequential
 from zoo import build, differences, plain, run
 
 import poet
@@ -31,6 +34,7 @@ QUICK = (
     "dtr_eq",
     "dtr_local",
     "coop",
+    "dtr_placed",
     "capuchin",
     "page_all",
 )
@@ -165,6 +169,7 @@ def test_every_method_trains_to_the_same_bits(kind: str, method: str, page_dir: 
         method=method,
         page_dir=page_dir if method in PAGING else None,
         background=False,
+        online=False,  # with what a policy does to the recorded step; test_live_methods.py: live
     ) as step:
         under_plan = list(run(case, step, CALLS))
         schedule = step.schedule
@@ -199,6 +204,76 @@ def _small_training() -> tuple[Callable[..., torch.Tensor], Callable[[], list[to
     return train_step, left
 
 
+class _Sum(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum()
+
+
+class _CountsForwards(TorchDispatchMode):
+    """How often linear layers run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forwards = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.forwards += func is torch.ops.aten.addmm.default
+        return func(*args, **(kwargs or {}))
+
+
+# What both do is Chen's: of each segment but the last, the layers whose outputs backward reads run
+# once more. Nothing but the next layer reads a linear layer's output, so for both that is all but
+# a segment's own end; and with a square number of links both cut in the same places. Memory is not
+# the same: PyTorch frees what it holds when Python lets go of it, poet after its last use.
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("root", [2, 3, 4])
+def test_chen_sqrt_repeats_what_checkpoint_sequential_does(root: int) -> None:
+    links = root * root
+
+    def training(segments: int | None) -> tuple[Callable[..., torch.Tensor], torch.nn.Sequential]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(links - 1)], _Sum())
+
+        def train_step(x: torch.Tensor) -> torch.Tensor:
+            for parameter in net.parameters():
+                parameter.grad = None
+            if segments is None:
+                loss = net(x)
+            else:
+                loss = checkpoint_sequential(net, segments, x, use_reentrant=False)
+            loss.backward()
+            return loss.detach()
+
+        return train_step, net
+
+    def gradients(net: torch.nn.Sequential) -> list[torch.Tensor]:
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    batch = torch.randn(512, 32)
+    theirs, their_net = training(root)
+    with _CountsForwards() as counts:
+        loss = theirs(batch)
+    repeated = counts.forwards - (links - 1)
+    assert repeated == (root - 1) * (root - 1)
+
+    ours, our_net = training(None)
+    graph = poet.trace(ours, batch)
+    budget = graph.plain_peak_bytes() + 64 * KIB
+    options = {"method": "chen_sqrt", "background": False, "cache_dir": None}
+    with poet.wrap(ours, ram_budget=budget, **options) as step:  # type: ignore[arg-type]
+        found = [step(batch) for _ in range(CALLS)]
+        stats, schedule = step.stats, step.schedule
+    assert schedule is not None
+    again = [graph.ops[op].name for action in schedule.actions for op in action.ops]
+    assert again == ["aten::addmm"] * repeated
+    assert stats.followed_steps >= 2
+    assert stats.replayed_ops == repeated * stats.followed_steps
+    assert all(torch.equal(x, loss) for x in found)
+    assert all(
+        torch.equal(a, b) for a, b in zip(gradients(our_net), gradients(their_net), strict=True)
+    )
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("method", DENSE)
 def test_every_dense_program_trains_to_the_same_bits(method: str, page_dir: Path) -> None:
@@ -220,7 +295,7 @@ def test_every_dense_program_trains_to_the_same_bits(method: str, page_dir: Path
         paging=method in PAGING,
         page_dir=page_dir if method in PAGING else None,
         background=False,
-        time_limit_s=30,
+        time_limit_s=120,  # a busy machine needs more than the usual few
         cache_dir=None,
     ) as step:
         found = [step(batch).item() for batch in batches]
@@ -248,6 +323,58 @@ def test_without_a_plan_a_named_method_does_not_train() -> None:
     with pytest.raises(poet.BudgetError):
         step(*case.batches(0))
     assert differences(before, case.state()) == []
+
+
+# Where a program is not even built the status is "time_limit" on every machine. 400 links are 1.7
+# million columns: more than checkmate relaxes, and more than any machine builds in a millisecond.
+@pytest.mark.parametrize(
+    ("method", "seconds", "why"),
+    [
+        ("poet_paper", 0.001, "building it takes longer than the search may"),
+        ("checkmate", 20, "not even its relaxation is built"),
+    ],
+)
+def test_a_dense_program_out_of_time_does_not_train(method: str, seconds: float, why: str) -> None:
+    weight = torch.randn(16, 16, requires_grad=True)
+
+    def train_step(x: torch.Tensor) -> torch.Tensor:
+        weight.grad = None
+        x = x @ weight
+        for _ in range(400):
+            x = torch.tanh(x)
+        loss = x.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            weight.sub_(weight.grad)
+        return loss.detach()
+
+    batch = torch.randn(16, 16)
+    step = poet.wrap(
+        train_step,
+        ram_budget="60%",
+        method=method,
+        paging=False,
+        background=False,
+        time_limit_s=seconds,
+        cache_dir=None,
+    )
+    expected = rf"method='{method}': no plan .* status time_limit: .*{why}"
+
+    def train() -> None:
+        for _ in range(CALLS):
+            step(batch)
+
+    with pytest.raises(poet.BudgetError, match=expected):
+        train()
+    assert step.schedule is not None
+    assert step.schedule.method == method
+    assert step.schedule.status == "time_limit"
+    assert step.schedule.least_ram_budget is None
+    before = weight.detach().clone()
+    with pytest.raises(poet.BudgetError, match=expected):
+        step(batch)
+    assert torch.equal(weight, before), "the call that is refused does nothing"
+    assert step.stats.plans == step.stats.followed_steps == 0
 
 
 def test_in_the_background_too() -> None:

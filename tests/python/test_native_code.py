@@ -9,17 +9,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import os
-import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from native_code import native
 from random_plans import STORE_DEVICE, random_plan
 from torch import nn
 from zoo import Case, differences
@@ -30,27 +27,8 @@ from poet._store import page_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-_HERE = Path(__file__).parent
 _ROWS = 512
 _HOST = _C.DeviceProfile.by_name("host")
-
-
-@functools.cache
-def _native() -> Any:
-    """The extension, compiled once: the build directory keeps it for the next run."""
-    from torch.utils.cpp_extension import load
-
-    scripts = sysconfig.get_path("scripts")  # ninja is there
-    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
-    tag = f"{sys.implementation.cache_tag}-torch{torch.__version__}"
-    folder = _HERE.parent.parent / "build" / f"native-code-{tag}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return load(
-        "poet_tests_native",
-        [str(_HERE / "native_code.cpp")],
-        extra_cflags=["-O1"],
-        build_directory=str(folder),
-    )
 
 
 def _deep(width: int = 32, layers: int = 4, classes: int = 4) -> nn.Sequential:
@@ -93,12 +71,12 @@ class _PythonCube(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        return _native().cube(x)  # type: ignore[no-any-return]
+        return native().cube(x)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return _native().cube_backward(gradient, x)  # type: ignore[no-any-return]
+        return native().cube_backward(gradient, x)  # type: ignore[no-any-return]
 
 
 class _ReadsSaved(torch.autograd.Function):
@@ -110,7 +88,7 @@ class _ReadsSaved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return gradient * _native().cube(x)
+        return gradient * native().cube(x)
 
 
 class _InPlace(torch.autograd.Function):
@@ -127,23 +105,23 @@ class _InPlace(torch.autograd.Function):
 
 
 def empty_like_filled() -> Case:
-    return _through(lambda h, t: h * _native().cube(t))
+    return _through(lambda h, t: h * native().cube(t))
 
 
 def zeros_filled() -> Case:
-    return _through(lambda h, t: h * _native().cube_of_zeros(t))
+    return _through(lambda h, t: h * native().cube_of_zeros(t))
 
 
 def clone_written() -> Case:
-    return _through(lambda h, t: h * _native().cube_of_clone(t))
+    return _through(lambda h, t: h * native().cube_of_clone(t))
 
 
 def product_written() -> Case:
-    return _through(lambda h, t: h * _native().product_and_cube(t, t[:32].t().contiguous()))
+    return _through(lambda h, t: h * native().product_and_cube(t, t[:32].t().contiguous()))
 
 
 def filled_in_part() -> Case:
-    return _through(lambda h, t: h * _native().half_filled(t))
+    return _through(lambda h, t: h * native().half_filled(t))
 
 
 def python_function() -> Case:
@@ -155,16 +133,16 @@ def reads_saved_tensors() -> Case:
 
 
 def cpp_function() -> Case:
-    return _through(lambda h, t: _native().cube_function(h))
+    return _through(lambda h, t: native().cube_function(h))
 
 
 def custom_operator() -> Case:
-    _native()
+    native()
     return _through(lambda h, t: h * torch.ops.poet_tests_native.cube(t))
 
 
 def custom_operator_in_place() -> Case:
-    _native()
+    native()
     return _through(lambda h, t: _InPlace.apply(h))
 
 

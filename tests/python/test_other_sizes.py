@@ -84,6 +84,45 @@ def test_another_length_follows_the_plan_of_the_longest_from_its_second_call(pag
     in_a_process_of_its_own(_check_lengths, paging)
 
 
+def _check_longer(paging: bool) -> None:
+    """No plan is an upper bound for them: their first calls have the online policy alone."""
+    lengths = [48] * 5 + [56, 64, 72, 64, 72]
+    plain, expected = _encoder()
+    torch.manual_seed(2)
+    losses = [plain(x) for x in _sequences(lengths)]
+
+    budget = _budget(56)
+    got, followed, evicted = [], [], []
+    with Peaks() as peaks:
+        batches = _sequences(lengths)
+        own, parameters = _encoder()
+        step = poet.wrap(
+            own, ram_budget=budget, paging=paging, background=False, cache_dir=None, time_limit_s=2
+        )
+        torch.manual_seed(2)
+        for x in batches:
+            before = step.stats
+            peaks.mark()
+            got.append(step(x))
+            followed.append(step.stats.followed_steps > before.followed_steps)
+            evicted.append(step.stats.online_evictions > before.online_evictions)
+    assert got == losses
+    for mine, theirs in zip(parameters, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    assert followed[3:5] == [True] * 2, step.stats.message
+    for call in range(5, 8):
+        assert evicted[call] and not followed[call]
+    for call in range(8, 10):
+        assert evicted[call] or followed[call]
+    assert step.stats.steps_over_budget == 0
+    assert max(peaks.bytes) <= budget, (budget, peaks.bytes, followed)
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_a_length_above_all_that_are_planned_stays_inside_the_budget(paging: bool) -> None:
+    in_a_process_of_its_own(_check_longer, paging)
+
+
 def test_a_length_that_came_once_is_not_searched_for() -> None:
     step, _ = _encoder()
     wrapped = poet.wrap(

@@ -321,16 +321,19 @@ def test_two_wrapped_steps_share_what_both_page(side_by_side: bool, tmp_path: Pa
             for _ in range(calls):
                 losses[which].append(steps[which]().item())
 
-        if side_by_side:
+        for call in range(2 * _CALLS):
+            loop(call % 2, 1)
+        followed = [step.stats.followed_steps for step in wrapped]
+        paged = [step.stats.planned_page_outs for step in wrapped]
+        assert all(n >= 3 for n in followed) and all(n > 0 for n in paged)
+        if side_by_side:  # with plans: what the other has in memory lies beside a recording
             with ThreadPoolExecutor(2) as pool:  # `result` raises what a loop raised
                 for running in [pool.submit(loop, i, _CALLS) for i in range(2)]:
                     running.result()
-        else:
-            for call in range(2 * _CALLS):
-                loop(call % 2, 1)
-        if wrapped and not side_by_side:
-            assert all(step.stats.followed_steps >= 3 for step in wrapped)
-            assert all(step.stats.planned_page_outs > 0 for step in wrapped)
+            for step, before in zip(wrapped, followed, strict=True):
+                assert step.stats.followed_steps > before, step.stats.last_departure
+            for step, before in zip(wrapped, paged, strict=True):
+                assert step.stats.planned_page_outs > before
         return losses
 
     assert run(wraps=True) == run(wraps=False)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from own_process import in_a_process_of_its_own
 from random_plans import STORE_DEVICE, random_plan
-from resident import resident_bytes
+from resident import has_memory, resident_bytes
 from torch import nn
 from zoo import KINDS, build, differences, plain
 
@@ -125,16 +125,7 @@ class _Wrapped(_Model):
 
     def away(self) -> list[torch.Tensor]:
         everything = [*self.net.parameters(), *self.momenta()]
-        return [t for t in everything if not _has_memory(t)]
-
-
-def _has_memory(t: torch.Tensor) -> bool:
-    """Without going through a raw door that brings it back."""
-    try:
-        torch._C.TensorBase.data_ptr(t)
-    except RuntimeError as error:
-        return "poet: this tensor's memory has been released" not in str(error)
-    return True
+        return [t for t in everything if not has_memory(t)]
 
 
 def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -219,7 +210,7 @@ def test_memory_that_numpy_shares_stays_where_it_is(tmp_path: Path, calls: int) 
     shared = [p.detach().numpy() for p in model.net.parameters()]
     model.run(7 - calls)
     for array, parameter in zip(shared, model.net.parameters(), strict=True):
-        assert _has_memory(parameter)
+        assert has_memory(parameter)
         assert (array == parameter.detach().numpy()).all()
     assert _same(model.state(), _plain_state(7))
 
@@ -235,7 +226,7 @@ def test_memory_that_numpy_shared_before_the_wrap_stays_where_it_is(tmp_path: Pa
     model = SharedEarly().run(7)
     assert model.session.counters()["planned_page_outs"] > 0
     for array, parameter in zip(model.arrays, model.net.parameters(), strict=True):
-        assert _has_memory(parameter)
+        assert has_memory(parameter)
         assert array.ctypes.data == parameter.data_ptr()
         assert (array == parameter.detach().numpy()).all()
     assert _same(model.state(), _plain_state(7))
@@ -351,7 +342,7 @@ def test_a_variant_without_a_plan_brings_back_only_what_it_touches(
     model, plainly = _Wrapped(tmp_path).run(6), _Model()
     for _ in range(6):
         plainly.step(plainly.x)
-    away = [m for m in model.momenta() if not _has_memory(m)]
+    away = [m for m in model.momenta() if not has_memory(m)]
     assert away
     if policed:
         model.session.set_budget(1, True, True, STORE_DEVICE, "never")
@@ -367,7 +358,7 @@ def test_a_variant_without_a_plan_brings_back_only_what_it_touches(
         result, report = run_step(model.session, lambda x=x: evaluate(model, x), (), {})
         assert result == evaluate(plainly, x)
         modes.append(report["mode"])
-        assert not any(_has_memory(m) for m in away)
+        assert not any(has_memory(m) for m in away)
     assert modes == ["departed", *(["traced"] * 2 if expected else ["departed"] * 2)]
     assert _same(model.run(2).state(), _advanced(plainly, 2))
 
@@ -387,7 +378,7 @@ def _check_another_steps_state(tmp_path: Path) -> None:
     budget = resident_bytes() + 2 * x.nbytes  # brings everything back
     away.run(1)
     budget -= sum(t.nbytes for t in away.away())
-    assert any(not _has_memory(m) for m in away.momenta())
+    assert any(not has_memory(m) for m in away.momenta())
     session.set_budget(budget, True, True, STORE_DEVICE, "never")
 
     def step(x: torch.Tensor) -> float:
@@ -494,7 +485,7 @@ def test_what_was_lost_can_be_overwritten_and_training_goes_on(
     if where == "in the step":
         with pytest.raises(poet.StoreError):
             model.run(1)
-    lost = model.away() + [t for t in [model.x] if not _has_memory(t)]
+    lost = model.away() + [t for t in [model.x] if not has_memory(t)]
     assert any(t.requires_grad for t in lost) and any(not t.requires_grad for t in lost)
     with torch.no_grad():
         for t in lost:

@@ -141,6 +141,37 @@ def test_an_instance_in_no_running_order_is_refused() -> None:
         peers.parse("VGG", CHECKMATE | {"links": links})
 
 
+def test_times_to_solution_are_those_of_the_history_and_else_the_end() -> None:
+    history = [
+        {"seconds": 0.1, "bound": 1.0},
+        {"seconds": 0.5, "value": 1.3, "bound": 1.0},
+        {"seconds": 2.0, "value": 1.2, "bound": 1.0},
+        {"seconds": 3.0, "value": 1.2, "bound": 1.1},
+    ]
+    told = peers.plan_times({"history": history, "solve_seconds": 4.0})
+    assert (told["first_plan_s"], told["best_plan_s"]) == (0.5, 2.0)
+    untold = peers.plan_times({"solve_seconds": 4.0})
+    assert (untold["first_plan_s"], untold["best_plan_s"]) == (4.0, 4.0)
+    assert untold["plans_told"] == "at the end"
+
+
+def test_rows_of_before_times_were_kept_stay_beside_newer_ones() -> None:
+    old = {"instance": "RL100", "share_percent": 90, "method": "poet", "limit_s": 60.0}
+    old |= {"seconds": 59.0}
+    new = old | {"build": "a", "date": "2026-01-02T00:00+00:00"}
+    newer = new | {"date": "2026-01-03T00:00+00:00"}
+    assert peers.merged([old, newer], [new]) == [old, newer]
+    assert peers.merged([old], [old | {"status": "optimal"}]) == [old | {"status": "optimal"}]
+    assert len(peers.merged([new], [new | {"limit_s": 600.0}])) == 2
+
+
+def test_a_search_that_others_kept_from_the_processor_takes_no_row_s_place() -> None:
+    row = {"instance": "RL100", "share_percent": 90, "method": "poet", "limit_s": 60.0}
+    row |= {"build": "a", "date": "2026-01-02T00:00+00:00", "seconds": 60.0, "processor_s": 55.0}
+    starved = row | {"date": "2026-01-03T00:00+00:00", "processor_s": 10.0}
+    assert peers.merged([row], [starved]) == peers.merged([starved], [row]) == [row]
+
+
 def test_peers_says_which_variable_names_the_instances() -> None:
     done = subprocess.run(
         [sys.executable, peers.__file__],

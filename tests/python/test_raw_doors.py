@@ -8,12 +8,14 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from native_code import native
 from own_process import in_a_process_of_its_own
 from random_plans import STORE_DEVICE, random_plan
 from resident import Peaks, budget_at
@@ -23,6 +25,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 import poet
 from poet import _C
 from poet._live import run_step
+from poet._store import page_folder
 
 
 def _saved(t: torch.Tensor) -> bytes:
@@ -124,13 +127,22 @@ def test_what_is_kept_is_never_evicted() -> None:
     assert len(set(trained.read)) == 1
 
 
+def _pointer(t: torch.Tensor) -> bytes:
+    return ctypes.string_at(torch._C.TensorBase.data_ptr(t), 4)  # not through one of the doors
+
+
+def _extension(t: torch.Tensor) -> bytes:
+    return np.float32(native().first_of(t)).tobytes()
+
+
 class _ReadsRaw:
     """A step that reads an activation before backward, in a way that nobody sees coming."""
 
-    def __init__(self, *, catches: bool) -> None:
+    def __init__(self, read: Callable[[torch.Tensor], bytes], *, catches: bool = False) -> None:
         torch.manual_seed(0)
         self.net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())])
         self.x = torch.randn(64, 32)
+        self.read = read
         self.catches = catches
         self.reads = False
         self.messages: list[str] = []
@@ -144,8 +156,7 @@ class _ReadsRaw:
         seen = b""
         try:
             if self.reads:
-                address = torch._C.TensorBase.data_ptr(alias)  # not through one of the doors
-                seen = ctypes.string_at(address, alias.nbytes)
+                seen = self.read(alias)
         except RuntimeError as error:
             self.messages.append(str(error))
             if not self.catches:
@@ -154,45 +165,133 @@ class _ReadsRaw:
         return loss.detach(), seen
 
 
-def _planned(step: _ReadsRaw, seed: int) -> Callable[[], tuple[torch.Tensor, bytes]]:
-    session = _C.Session(verify=False)
+class _Call:
+    """A step that reads once it has a plan, or, without plans, from its second call on."""
 
-    def call() -> tuple[torch.Tensor, bytes]:
-        result: tuple[torch.Tensor, bytes]
-        result, report = run_step(session, step.step, (), {})
-        if report["newly_stable"]:
-            graph = session.graph_of(report["variant"])
-            session.set_plan(report["variant"], _eager(graph, seed), STORE_DEVICE)
-            step.reads = True
+    def __init__(self, step: Any, seed: int, paging: float = 0, *, online: bool = False) -> None:
+        self.step, self.seed, self.paging, self.online = step, seed, paging, online
+        self.session = _C.Session(verify=False)
+        if paging:
+            self.session.set_store(page_folder(None))
+        if online:  # everything goes that may
+            self.session.set_budget(1, True, paging > 0, STORE_DEVICE, "never")
+
+    def __call__(self) -> Any:
+        result, report = run_step(self.session, self.step.step, (), {})
+        if self.online:
+            self.step.reads = True
+        elif report["newly_stable"]:
+            graph = self.session.graph_of(report["variant"])
+            plan = random_plan(graph, self.seed, 0.9, paging=self.paging)
+            self.session.set_plan(report["variant"], plan, STORE_DEVICE)
+            self.step.reads = True
         return result
 
-    return call
+    def check(self, followed: int) -> None:
+        """That values were away, and that this many calls followed the plan, if there are any."""
+        counters = self.session.counters()
+        assert counters["evictions"] + counters["online_evictions"] > 0
+        assert self.online or counters["followed_steps"] >= followed, counters["last_departure"]
 
 
-def _online(step: _ReadsRaw, _: int) -> Callable[[], tuple[torch.Tensor, bytes]]:
-    session = _C.Session(verify=False)
-    device = _C.DeviceProfile.by_name("host")
-    session.set_budget(1, True, False, device, "never")
+_CALLS: dict[str, Callable[[Any, int], _Call]] = {
+    "plan": _Call,
+    "plan, paging": lambda step, seed: _Call(step, seed, 0.3),
+    "online": lambda step, seed: _Call(step, seed, online=True),
+    "online, paging": lambda step, seed: _Call(step, seed, 0.3, online=True),
+}
 
-    def call() -> tuple[torch.Tensor, bytes]:
-        result: tuple[torch.Tensor, bytes] = run_step(session, step.step, (), {})[0]
-        step.reads = True
-        return result
 
-    return call
+# What goes on sharing the memory, and how it is read later.
+_HANDLES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], bytes]]] = {
+    "numpy": (lambda t: t.numpy(), lambda a: a.tobytes()),
+    "asarray": (np.asarray, lambda a: a.tobytes()),
+    "memoryview": (lambda t: memoryview(t.numpy()), bytes),
+    "__dlpack__": (np.from_dlpack, lambda a: a.tobytes()),
+    "from_dlpack": (torch.from_dlpack, lambda t: t.numpy().tobytes()),
+    "to_dlpack": (
+        lambda t: to_dlpack(t),
+        lambda capsule: torch.from_dlpack(capsule).numpy().tobytes(),
+    ),
+    "data_ptr": (lambda t: t.data_ptr(), lambda at: ctypes.string_at(at, 64 * 32 * 4)),
+    "untyped_storage": (
+        lambda t: t.untyped_storage(),
+        lambda s: ctypes.string_at(s.data_ptr(), s.nbytes()),
+    ),
+    "storage": (lambda t: t.storage(), lambda s: ctypes.string_at(s.data_ptr(), s.nbytes())),
+    "storage's pointer": (
+        lambda t: t.untyped_storage().data_ptr(),
+        lambda at: ctypes.string_at(at, 64 * 32 * 4),
+    ),
+    "share_memory_": (
+        lambda t: torch._C.TensorBase.data_ptr(t.share_memory_()),
+        lambda at: ctypes.string_at(at, 64 * 32 * 4),
+    ),
+    "ForkingPickler": (
+        lambda t: bytes(ForkingPickler.dumps(t)),
+        lambda data: pickle.loads(data).numpy().tobytes(),
+    ),
+    "keep": (
+        lambda t: torch._C.TensorBase.data_ptr(poet.keep(t)),
+        lambda at: ctypes.string_at(at, 64 * 32 * 4),
+    ),
+}
+
+
+class _HoldsOn:
+    """A step that is given a handle to an activation before backward, and reads it after that."""
+
+    def __init__(self, handle: str) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(32, 32), nn.Tanh())])
+        self.x = torch.randn(64, 32)
+        self.take, self.read = _HANDLES[handle]
+        self.reads = False
+
+    def step(self) -> tuple[torch.Tensor, bytes]:
+        for p in self.net.parameters():
+            p.grad = None
+        kept = self.net[:2](self.x)
+        alias = kept.detach()
+        loss = self.net[2:](kept).square().mean()
+        handle = self.take(alias) if self.reads else None
+        loss.backward()
+        return loss.detach(), self.read(handle) if self.reads else b""
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.net.parameters() if p.grad is not None]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("handle", _HANDLES)
+@pytest.mark.parametrize("how", _CALLS)
+def test_what_a_door_has_handed_out_stays_where_it_is(how: str, handle: str) -> None:
+    """No plan sees the reader coming; what it was given holds the values until it lets go."""
+    plain = _HoldsOn(handle)
+    plain.reads = True
+    expected = plain.step()
+    step = _HoldsOn(handle)
+    call = _CALLS[how](step, 0)
+    results = [call() for _ in range(6)]
+    assert [read for _, read in results][-3:] == [expected[1]] * 3
+    assert all(torch.equal(loss, expected[0]) for loss, _ in results)
+    for ours, wanted in zip(step.gradients(), plain.gradients(), strict=True):
+        assert torch.equal(ours, wanted)
+    call.check(followed=0)
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", [_planned, _online])
+@pytest.mark.parametrize("read", [_pointer, _extension])
+@pytest.mark.parametrize("how", _CALLS)
 def test_an_unannounced_read_names_poet_keep_once(
-    mode: Callable[[_ReadsRaw, int], Callable[[], tuple[torch.Tensor, bytes]]], seed: int
+    how: str, read: Callable[[torch.Tensor], bytes], seed: int
 ) -> None:
     """Native code that nobody sees coming gets a clear error; what it reads stays from then on."""
-    plain = _ReadsRaw(catches=False)
+    plain = _ReadsRaw(read)
     plain.reads = True
     expected = plain.step()
-    step = _ReadsRaw(catches=False)
-    call = mode(step, seed)
+    step = _ReadsRaw(read)
+    call = _CALLS[how](step, seed)
     seen, raised = [], []
     for _ in range(8):
         try:
@@ -202,12 +301,13 @@ def test_an_unannounced_read_names_poet_keep_once(
     assert len(raised) == len(step.messages) == 1
     assert "poet.keep(tensor)" in raised[0]
     assert all(torch.equal(loss, expected[0]) for loss, _ in seen)
-    assert [read for _, read in seen][-4:] == [expected[1]] * 4
+    assert [bytes_read for _, bytes_read in seen][-4:] == [expected[1]] * 4
+    call.check(followed=4)
 
 
 def test_an_unannounced_read_whose_error_is_caught() -> None:
-    step = _ReadsRaw(catches=True)
-    call = _planned(step, 0)
+    step = _ReadsRaw(_pointer, catches=True)
+    call = _Call(step, 0)
     losses = [call()[0] for _ in range(6)]
     assert len(step.messages) == 4
     assert all("poet.keep(tensor)" in message for message in step.messages)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from own_process import in_a_process_of_its_own
 from resident import Peaks, resident_bytes
+from small_steps import square_step
 from torch import nn
 from zoo import differences
 
@@ -25,14 +26,7 @@ def _training(seed: int) -> tuple[Callable[[torch.Tensor], float], nn.Module]:
     torch.manual_seed(seed)
     net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh())])
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
-
-    def step(x: torch.Tensor) -> float:
-        optimizer.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
+    step = square_step(net, optimizer)
     return step, net
 
 

@@ -126,7 +126,7 @@ def test_a_deadline_is_a_ratio_or_a_time(graph: poet.Graph) -> None:
 @pytest.mark.parametrize("objective", list(poet.Objective))
 def test_each_objective_is_made_small(graph: poet.Graph, objective: poet.Objective) -> None:
     schedule = poet.solve(
-        graph=graph, ram_budget="90%", runtime_budget=1.5, minimize=str(objective)
+        graph=graph, ram_budget="90%", runtime_budget=1.5, minimize=str(objective).title()
     )
     assert schedule.objective is objective
     check_plan(graph, schedule)

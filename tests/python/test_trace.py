@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from compatibility_zoo import SEVERAL_STREAMS
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import KINDS, build
@@ -177,8 +178,8 @@ def test_old_gradients_that_die_within_the_step_are_counted() -> None:
     assert old[0].kind == poet.ValueKind.GRADIENT
 
 
-# Accumulation has three variants by design; poet.trace wants a step that repeats itself.
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "accumulation"])
+# poet.trace wants a step that repeats itself.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in SEVERAL_STREAMS])
 def test_two_traces_of_a_step_have_one_signature(kind: str) -> None:
     first, second = build(kind), build(kind)
     a = poet.trace(first.step, *first.batches(0))

@@ -46,7 +46,9 @@ def _check_followed(step: poet.WrappedStep) -> None:
     assert step.schedule.has_plan
     assert step.stats.followed_steps >= 4
     assert step.stats.planned_recomputes > 0
-    assert step.stats.departures <= 1  # gradients are new in the first micro-batch
+    # Gradients are new in the first micro-batch. A trainer holds one batch more at some steps than
+    # at others: a plan with no room for it is left, once, and made again.
+    assert step.stats.departures <= 1 + step.stats.plans_made_again, step.stats
 
 
 def _check_planned_after_two_of_a_kind(step: poet.WrappedStep, variants: int) -> None:

@@ -156,6 +156,66 @@ def test_percentages_and_background_planning() -> None:
     assert differences(state, model.state()) == []
 
 
+def test_an_operator_may_have_more_tensors_than_16_bits_count() -> None:
+    rows = 70_000
+
+    def trained(wraps: bool) -> tuple[list[float], torch.Tensor]:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(256, 256))
+        x = torch.randn(1024, 256)
+
+        def train_step() -> float:
+            weight.grad = None
+            h = x
+            for _ in range(6):
+                h = torch.tanh(h @ weight)
+            parts = torch.stack(h.flatten()[:rows].unbind())
+            torch.tanh(torch.tanh(parts)).square().sum().backward()
+            with torch.no_grad():
+                weight.add_(weight.grad, alpha=-1e-3)
+            return float(parts.detach().sum())
+
+        if not wraps:
+            return [train_step() for _ in range(5)], weight.detach()
+        step = _planned(train_step, "55%", paging=False)
+        losses = [step() for _ in range(5)]
+        assert step.stats.followed_steps >= 1, step.stats.last_departure
+        assert step.stats.planned_recomputes >= 1
+        return losses, weight.detach()
+
+    losses, weight = trained(wraps=False)
+    found, other = trained(wraps=True)
+    assert found == losses
+    assert torch.equal(weight, other)
+
+
+def _solvers_niceness() -> int | None:
+    """Of the solver that this process has running; None where there is none."""
+    for process in Path("/proc").iterdir():
+        try:
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            if name.startswith("poet-solver") and int(rest.split()[1]) == os.getpid():
+                return os.getpriority(os.PRIO_PROCESS, int(process.name))
+        except OSError:  # not a process, or it has ended meanwhile
+            continue
+    return None
+
+
+def test_training_comes_before_planning_in_the_background() -> None:
+    model = _Model(depth=24)
+    step = poet.wrap(model.step, ram_budget="60%", time_limit_s=20, cache_dir=None, paging=False)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    expected = min(19, own + _C.BACKGROUND_NICENESS)
+    seen: set[int | None] = set()
+    for _ in range(3):
+        _train(step, model, 1)
+        while step.stats.planning and expected not in seen:
+            seen.add(_solvers_niceness())
+    assert step.wait_for_plan(60)
+    assert expected in seen, seen  # before it has read what it is asked the solver is as we are
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
 # ---------------------------------------------------------------- departures
 
 
@@ -477,7 +537,7 @@ def test_without_a_solver_training_goes_on_and_a_plan_comes_later(
     assert step.stats.plans == 1 and step.stats.message == ""
 
 
-def _planned(step: Callable[..., Any], budget: int, **options: Any) -> poet.WrappedStep:
+def _planned(step: Callable[..., Any], budget: int | str, **options: Any) -> poet.WrappedStep:
     """Wrapped so that each plan is there after the call that asked for it."""
     usual = {"background": False, "cache_dir": None, "paging": False, "time_limit_s": 5}
     return poet.wrap(step, ram_budget=budget, **(usual | options))
@@ -790,6 +850,25 @@ def test_a_loop_that_keeps_something_of_every_step_plans_again_ever_more_seldom(
             kept.append(torch.ones(80 * 1024, dtype=torch.uint8))
     assert len(kept) == 64
     assert 1 <= step.stats.plans_made_again <= 4  # after 8, 16 and 32 steps more
+
+
+def test_a_loop_that_keeps_a_little_of_every_step_mostly_follows_a_plan() -> None:
+    """Each plan that is made again leaves room for what comes until there is another."""
+    model = _Model(width=64, depth=4, rows=512)
+    budget = budget_at(0.7, model.step, model.x, model.y)
+    step = _planned(model.step, budget)
+    kept = []
+    for _ in range(48):
+        _calls(step, model, 1)
+        kept.append(torch.ones(budget // 800, dtype=torch.uint8))
+    stats = step.stats
+    assert 2 <= stats.plans_made_again <= 4
+    # Three are recorded, and eight pass before it is believed that it goes on.
+    assert stats.followed_steps >= 30, stats.last_departure
+    assert stats.steps_over_budget == 0
+    assert step.schedule is not None
+    assert step.schedule.ram_budget == budget
+    assert len(kept) == 48
 
 
 def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:

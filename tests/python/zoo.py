@@ -34,6 +34,8 @@ class Case:
         for m, module in enumerate(self.modules):
             for name, value in module.state_dict().items():
                 found[f"{m}.{name}"] = value.clone()
+            for name, buffer in module.named_buffers():  # also those that are not saved
+                found[f"{m}.{name}"] = buffer.clone()
             for name, parameter in module.named_parameters():
                 gradient = parameter.grad
                 found[f"{m}.{name}.grad"] = (

@@ -29,6 +29,7 @@ Json toJson(const SolveOptions& options) {
                {"time_limit_seconds", options.time_limit_seconds},
                {"deterministic", options.deterministic},
                {"threads", options.threads},
+               {"niceness", options.niceness},
                {"solver", toJson(options.solver)},
                {"recompute", options.recompute},
                {"paging", options.paging},
@@ -62,6 +63,7 @@ SolveOptions readOptions(const Json& json) {
   options.time_limit_seconds = in.number("time_limit_seconds");
   options.deterministic = in.flagOr("deterministic", false);
   options.threads = static_cast<int>(in.integer("threads", 1, SolveOptions::kMostThreads));
+  options.niceness = static_cast<int>(in.integer("niceness", 0, SolveOptions::kMostNiceness));
   options.solver = readSolver(in.require("solver"));
   options.recompute = in.flagOr("recompute", true);
   options.paging = in.flagOr("paging", true);

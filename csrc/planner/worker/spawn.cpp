@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <optional>
@@ -164,24 +165,44 @@ class Conversation {
     const double deadline =
         start_ + (options_.deterministic ? watchdogSeconds(limit) : limit + kGraceSeconds);
     double next_question = start_ + kPollSeconds;
-    while (!ended_) {
+    while (!ended_ || (untold_ < history_.size() && now() < deadline)) {
       const double time = now();
-      if (time >= deadline) return bestSoFar("the time limit ended the search");
+      if (time >= deadline) return endedBy("the time limit ended the search");
       if (should_stop && time >= next_question) {
-        if (should_stop()) return bestSoFar("the search was stopped");
+        if (should_stop()) return endedBy("the search was stopped");
         next_question = time + kPollSeconds;
       }
-      exchange(std::min(deadline - time, kPollSeconds));
+      const bool has_news = untold_ < history_.size();
+      if (!ended_) exchange(has_news ? 0 : std::min(deadline - time, kPollSeconds));
+      tellNext();
     }
     worker_.end();
     return finished();
   }
 
  private:
+  // What the worker had sent by then counts: it may be a plan, or the result.
+  Schedule endedBy(const std::string& why) {
+    worker_.end();
+    const double enough = now() + kPollSeconds;  // where another process goes on talking
+    while (!ended_ && now() < enough && receive()) {
+    }
+    return result_ ? finished() : bestSoFar(why);
+  }
+
+  // A point at a time: a slow callback keeps nobody from reading, nor from the time limit, for
+  // longer than it takes once.
+  void tellNext() {
+    if (untold_ == history_.size()) return;
+    const SearchPoint point = history_[untold_++];
+    if (on_progress_) on_progress_(point);
+  }
+
   void exchange(double timeout_seconds) {
     pollfd waiting{.fd = worker_.socket(), .events = POLLIN, .revents = 0};
     if (sent_ < unsent_.size()) waiting.events |= POLLOUT;
-    const int ready = poll(&waiting, 1, std::max(1, static_cast<int>(timeout_seconds * 1000)));
+    const int milliseconds = static_cast<int>(std::ceil(timeout_seconds * 1000));
+    const int ready = poll(&waiting, 1, milliseconds);
     if (ready <= 0) return;  // time is up, or a signal came
     if (waiting.revents & POLLOUT) sendMore();
     if (waiting.revents & (POLLIN | POLLHUP | POLLERR)) receive();
@@ -195,11 +216,15 @@ class Conversation {
       sent_ = unsent_.size();  // it is gone: receive() will notice
   }
 
-  void receive() {
+  // False where nothing had come.
+  bool receive() {
     std::array<char, 65536> chunk;
     const ssize_t n = recv(worker_.socket(), chunk.data(), chunk.size(), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) return fail(detail::message("the solver process ", worker_.end()));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n <= 0) {
+      fail(detail::message("the solver process ", worker_.end()));
+      return true;
+    }
     reader_.append({chunk.data(), static_cast<size_t>(n)});
     try {
       while (!ended_) {
@@ -210,6 +235,7 @@ class Conversation {
     } catch (const Error& error) {
       fail(detail::message("the solver process sent what makes no sense (", error.what(), ")"));
     }
+    return true;
   }
 
   void take(const Frame& frame) {
@@ -220,7 +246,6 @@ class Conversation {
       case FrameKind::kProgress:
         history_.push_back(decodeProgress(frame.payload));
         if (!options_.deterministic) history_.back().seconds = now() - start_;
-        if (on_progress_) on_progress_(history_.back());
         return;
       case FrameKind::kTrouble:
         options_.solver.trouble->add(frame.payload);
@@ -293,6 +318,7 @@ class Conversation {
   FrameReader reader_;
   std::optional<Schedule> best_, result_;
   std::vector<SearchPoint> history_;
+  size_t untold_ = 0;  // the first point of history_ that on_progress_ has not heard of
   std::string failure_;
   bool ended_ = false;
 };

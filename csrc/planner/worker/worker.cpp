@@ -130,6 +130,7 @@ int workerMain(int socket, pid_t parent, const PlanFunction& plan) {
   try {
     limitMemory();
     const Request request = decodeRequest(receiveRequest(socket));
+    (void)!nice(request.options.niceness);  // without it the search only takes more from others
     const auto stream = [&](const Schedule& incumbent) {
       sendAll(socket, encodeFrame(FrameKind::kIncumbent, incumbent.toJson()));
     };

@@ -170,10 +170,11 @@ TEST(Graph, RejectsSecondsAndFlopsThatAreNoAmount) {
   }
 }
 
-TEST(Graph, RejectsSecondsThatAddUpToInfinity) {
+TEST(Graph, RejectsSecondsThatNoStepTakes) {
   expectRefused([](auto& ops,
                    auto&) { ops[0].seconds = ops[1].seconds = std::numeric_limits<double>::max(); },
-                HasSubstr("add up to infinity"));
+                HasSubstr("add up to inf, expected at most 1e+12"));
+  expectRefused([](auto& ops, auto&) { ops[0].seconds = 1e308; }, HasSubstr("add up to 1e+308"));
 }
 
 TEST(Graph, RejectsNegativeBytes) {

@@ -52,6 +52,27 @@ int64_t numMappings() {
   return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
 }
 
+TEST(PageArena, TellsWhatLiesBetweenTwoBlocks) {
+  PageArena arena(512 * kMib);
+  void* const a = arena.allocate(16 * kPage);
+  void* const b = arena.allocate(8 * kPage);
+  void* const c = arena.allocate(16 * kPage);
+  ASSERT_NE(c, nullptr);
+  ASSERT_LT(a, b);
+  ASSERT_LT(b, c);
+  EXPECT_EQ(arena.gapBetween(a, b), 0);
+  EXPECT_EQ(arena.gapBetween(a, c), -1) << "b is in use";
+  arena.release(b);
+  const int64_t gap = arena.gapBetween(a, c);
+  EXPECT_GE(gap, 8 * kPage);
+  EXPECT_LE(gap, 9 * kPage) << "blocks begin some bytes into their first page";
+  int elsewhere = 0;
+  EXPECT_EQ(arena.gapBetween(a, &elsewhere), -1);
+  EXPECT_EQ(arena.gapBetween(&elsewhere, c), -1);
+  arena.release(a);
+  arena.release(c);
+}
+
 TEST(PageArena, GivesAlignedMemoryOfItsOwn) {
   PageArena arena(512 * kMib);
   void* const a = arena.allocate(100'000);

@@ -19,6 +19,7 @@ using methods::AddressSpace;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using End = AddressSpace::End;
+using Fit = AddressSpace::Fit;
 
 std::vector<int> layout(const AddressSpace& space) {
   std::vector<int> owners;
@@ -55,6 +56,21 @@ TEST(AddressSpace, TakesTheFirstThatFitsAndMergesWhatIsFree) {
   for (const int owner : {0, 2, 5, 6, 7}) space.free(owner);
   EXPECT_THAT(layout(space), ElementsAre(kFree));
   EXPECT_EQ(space.freeBytes(), 60);
+}
+
+TEST(AddressSpace, TakesTheSmallestThatFits) {
+  AddressSpace space(110);
+  const int bytes[] = {30, 10, 20, 10, 20, 10, 10};
+  for (int owner = 0; owner < 7; ++owner)
+    EXPECT_TRUE(space.allocate(owner, bytes[owner], End::kLow));
+  for (const int owner : {0, 2, 4}) space.free(owner);
+  EXPECT_TRUE(space.allocate(7, 15, End::kLow, Fit::kBest));
+  EXPECT_THAT(layout(space), ElementsAre(kFree, 1, 7, kFree, 3, kFree, 5, 6));
+  EXPECT_TRUE(space.allocate(8, 20, End::kHigh, Fit::kBest));
+  EXPECT_THAT(layout(space), ElementsAre(kFree, 1, 7, kFree, 3, 8, 5, 6));
+  EXPECT_TRUE(space.allocate(9, 21, End::kHigh, Fit::kBest));
+  EXPECT_THAT(layout(space), ElementsAre(kFree, 9, 1, 7, kFree, 3, 8, 5, 6));
+  EXPECT_FALSE(space.allocate(10, 10, End::kHigh, Fit::kBest));
 }
 
 TEST(AddressSpace, FreesAllThatAnOwnerHas) {

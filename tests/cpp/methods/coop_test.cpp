@@ -117,6 +117,34 @@ TEST(Coop, KeepsWhatMayNotLeaveOutOfTheWay) {
   EXPECT_EQ(replayed(planned(g.build(), "coop", 64)), (Ops{0, 2}));
 }
 
+// A gradient is the cheapest value there is when 20 bytes are wanted, and everything wants it at
+// the end: it stays, and dtr, which drops it, makes it again then.
+TEST(Coop, KeepsWhatOutlivesTheStep) {
+  GraphBuilder g;
+  const ValueId x = g.input(1);
+  const ValueId a = g.op("a").phase(Phase::kForward).reads({x}).seconds(50).makes(20);
+  g.outlives(g.op("gradient")
+                 .phase(Phase::kBackward)
+                 .reads({x})
+                 .seconds(1)
+                 .makes(20, ValueKind::kGradient));
+  g.op("wait").phase(Phase::kBackward).reads({x}).seconds(1000).makes(1);
+  g.op("large").phase(Phase::kBackward).reads({x}).seconds(1).makes(20);
+  g.op("read").phase(Phase::kBackward).reads({a}).seconds(1).makes(1);
+  const Graph graph = g.build();
+  EXPECT_EQ(replayed(planned(graph, "coop", 42)), (Ops{0}));
+  EXPECT_EQ(replayed(planned(graph, "dtr_placed", 42)), (Ops{0}));
+  EXPECT_EQ(replayed(planned(graph, "dtr_eq", 42)), (Ops{1}));
+}
+
+// As in EvictsNeighbours, and the cheapest two make no place: DTR evicts the third as well.
+TEST(Coop, DtrInTheSameMemoryEvictsUntilThereIsAPlace) {
+  const Graph graph = forwardsThenLarge({{1, 20}, {1.5, 20}, {1, 20}}, 1000, 40);
+  const Schedule schedule = planned(graph, "dtr_placed", 66);
+  EXPECT_EQ(replayed(schedule), (Ops{0, 1, 2}));
+  EXPECT_THAT(schedule.message, HasSubstr("38.5 % at worst"));
+}
+
 // Two holes of 20 bytes beside what is being read, and 40 are wanted: no window. With more memory
 // there is a place, and the plan needs no more than the budget.
 TEST(Coop, PlansWithMoreMemoryWhereHolesMakeItFail) {

@@ -1,10 +1,13 @@
 // What DTR's score evicts first: worked by hand from h = cost / (bytes x staleness).
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "methods/method.h"
+#include "methods/step_that_tells_scores_apart.h"
 #include "methods/training_chain.h"
+#include "schedule/simulator.h"
 #include "support/graph_builder.h"
 
 namespace poet::testing {
@@ -74,6 +77,44 @@ TEST(Dtr, CountsWhatMustComeBackWithAValue) {
   EXPECT_EQ(replayed(graph, "dtr_local", 143), (std::set<int>{0, 1}));
   EXPECT_EQ(replayed(graph, "dtr", 143), (std::set<int>{0, 2}));
   EXPECT_EQ(replayed(graph, "dtr_eq", 143), (std::set<int>{0, 2}));
+}
+
+TEST(Dtr, EachScoreEvictsAnotherValue) {
+  const Graph graph = stepThatTellsScoresApart();
+  const int64_t budget = kBudgetThatTellsScoresApart;
+  EXPECT_EQ(replayed(graph, "dtr_local", budget), (std::set<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(replayed(graph, "dtr", budget), (std::set<int>{0, 1, 3, 4, 5}));
+  EXPECT_EQ(replayed(graph, "dtr_eq", budget), (std::set<int>{0, 1, 3, 4, 6}));
+}
+
+// Replays of n links of one size and one second each, within 2 sqrt(n) values and one at work.
+int64_t replaysInRootMemory(const char* method, int n) {
+  const Graph graph = uniformChain(n, 1000, 0);
+  SolveOptions options;
+  options.ram_budget_bytes = (2 * std::lround(std::sqrt(n)) + 1) * 1000;
+  options.method = method;
+  const Schedule schedule = planWith(graph, smallProfile(), options);
+  EXPECT_TRUE(schedule.hasPlan()) << schedule.message;
+  return simulate(graph, schedule, smallProfile()).recomputed_ops;
+}
+
+// Kirisame et al. 2021, abstract: O(n).
+TEST(Dtr, ReplaysNoMoreThanAllLinksInTheMemoryOfASquareRoot) {
+  for (const char* method : {"dtr", "dtr_eq"}) {
+    for (const int n : {16, 36, 64, 100, 256, 400}) {
+      SCOPED_TRACE(::testing::Message() << method << ", " << n << " links");
+      const int64_t replays = replaysInRootMemory(method, n);
+      EXPECT_LE(replays, n);
+      EXPECT_GE(replays, n / 2) << "it has to act";
+    }
+  }
+}
+
+// Without evicted neighbourhoods in the score what a value drags along is not seen.
+TEST(Dtr, ItsLocalScoreReplaysMoreThanLinearly) {
+  const int few = 64, many = 400;
+  EXPECT_GT(replaysInRootMemory("dtr_local", many) * few,
+            2 * replaysInRootMemory("dtr_local", few) * many);
 }
 
 }  // namespace

@@ -9,8 +9,11 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "graph/error.h"
+#include "methods/step_that_tells_scores_apart.h"
 #include "methods/training_chain.h"
 #include "planner/exhaustive.h"
 #include "planner/random_graph.h"
@@ -85,17 +88,13 @@ TEST(Methods, KeepTheirPromisesOnRandomGraphs) {
   checkAll(300, [](uint64_t seed) { return randomGraph(seed); });
 }
 
-TEST(Methods, AreTheirOwn) {
-  const Graph graph = uniformChain(24, 100, 40);
-  DeviceProfile profile = smallProfileWithStore(1);
-  profile.store_read_rate = profile.store_write_rate = 1e3;
-  profile.store_read_latency_seconds = profile.store_write_latency_seconds = 0;
-  const int64_t budget = simulatePlain(graph, profile).peak_bytes * 6 / 10;
+void expectDifferentPlans(const std::vector<std::string_view>& methods, const Graph& graph,
+                          const DeviceProfile& profile, int64_t budget) {
   std::map<std::string, std::set<std::string_view>> by_plan;
-  for (const std::string_view name : {"revolve", "chen_sqrt", "rotor", "pofo", "twremat", "dtr",
-                                      "coop", "capuchin", "page_all"}) {
+  for (const std::string_view name : methods) {
     const Schedule schedule = planAs(name, graph, profile, budget);
     ASSERT_TRUE(schedule.hasPlan()) << name << ": " << schedule.message;
+    EXPECT_EQ(schedule.method, name);
     Schedule bare = schedule;
     bare.method = "";
     bare.message = "";
@@ -105,6 +104,24 @@ TEST(Methods, AreTheirOwn) {
   }
   for (const auto& [plan, names] : by_plan)
     EXPECT_EQ(names.size(), 1u) << *names.begin() << " and " << *names.rbegin();
+}
+
+TEST(Methods, AreTheirOwn) {
+  const Graph graph = uniformChain(24, 100, 40);
+  DeviceProfile profile = smallProfileWithStore(1);
+  profile.store_read_rate = profile.store_write_rate = 1e3;
+  profile.store_read_latency_seconds = profile.store_write_latency_seconds = 0;
+  // With much more chen_greedy and twremat drop the same few values.
+  const int64_t budget = simulatePlain(graph, profile).peak_bytes / 2;
+  expectDifferentPlans({"revolve", "chen_sqrt", "chen_greedy", "rotor", "pofo", "twremat", "dtr",
+                        "coop", "capuchin", "page_all"},
+                       graph, profile, budget);
+}
+
+// Chains have no branches to count: there DTR's scores agree.
+TEST(Methods, AreTheirOwnWhereTheStepBranches) {
+  expectDifferentPlans({"dtr", "dtr_eq", "dtr_local"}, stepThatTellsScoresApart(), smallProfile(),
+                       kBudgetThatTellsScoresApart);
 }
 
 TEST(Methods, HaveNamesAndSources) {
@@ -161,8 +178,36 @@ TEST(Methods, WithPhasesSayWhichOneFoundThePlan) {
   const Graph graph = uniformChain(6, 100, 0);
   const DeviceProfile profile = smallProfile();
   const int64_t budget = simulatePlain(graph, profile).peak_bytes;
-  EXPECT_EQ(planAs("poet_paper", graph, profile, budget).start, "branch and cut");
+  for (const char* name : {"checkmate", "poet_paper", "poet_remat_only"})
+    EXPECT_EQ(planAs(name, graph, profile, budget).start, "branch and cut") << name;
   EXPECT_EQ(planAs("chen_sqrt", graph, profile, budget).start, "");
+}
+
+// With a store that costs next to nothing, and with one that costs far more than any recompute.
+TEST(Methods, WithOneMeansUseItWhereTheOtherIsCheaper) {
+  const Graph graph = uniformChain(6, 100, 0);
+  const int64_t budget = simulatePlain(graph, smallProfile()).peak_bytes * 3 / 4;
+  const auto planned = [&](const char* method, double rate) {
+    DeviceProfile profile = smallProfileWithStore(1);
+    profile.store_read_rate = profile.store_write_rate = rate;
+    profile.store_read_latency_seconds = profile.store_write_latency_seconds = 0;
+    const Schedule schedule = planAs(method, graph, profile, budget);
+    EXPECT_TRUE(schedule.hasPlan()) << method << ": " << schedule.message;
+    EXPECT_EQ(schedule.method, method);
+    EXPECT_EQ(schedule.start, "branch and cut");
+    const SimulationResult simulated = simulate(graph, schedule, profile);
+    EXPECT_LE(simulated.peak_bytes, budget);
+    return std::pair{simulated.recomputed_ops > 0, simulated.page_ins > 0};
+  };
+  const std::pair recomputes{true, false}, pages{false, true};
+  for (const double rate : {1e6, 1.0}) {
+    SCOPED_TRACE(rate);
+    EXPECT_EQ(planned("checkmate", rate), recomputes);
+    EXPECT_EQ(planned("poet_remat_only", rate), recomputes);
+    EXPECT_EQ(planned("poet_page_only", rate), pages);
+  }
+  EXPECT_EQ(planned("poet_paper", 1e6), pages);
+  EXPECT_EQ(planned("poet_paper", 1), recomputes);
 }
 
 TEST(Methods, SayWhenOnlyTheRuntimeBudgetIsMissed) {

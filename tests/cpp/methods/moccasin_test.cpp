@@ -17,6 +17,7 @@
 #include "planner/exhaustive.h"
 #include "planner/random_graph.h"
 #include "schedule/simulator.h"
+#include "support/temporary_folder.h"
 
 namespace poet::testing {
 namespace {
@@ -129,6 +130,57 @@ TEST_F(Moccasin, OneIntervalIsPlainTraining) {
   EXPECT_EQ(plan(graph, profile, options, 1).status, Status::kOptimal);
   options.ram_budget_bytes -= 1;
   EXPECT_EQ(plan(graph, profile, options, 1).status, Status::kInfeasible);
+}
+
+// An interpreter in which CP-SAT finds nothing after its first program: phase one alone.
+class PhaseOneAlone {
+ public:
+  PhaseOneAlone() {
+    folder_.write("alone.py", R"(import sys
+from ortools.sat.python import cp_model
+solve, calls = cp_model.CpSolver.solve, []
+def only_once(self, model, *rest):
+    calls.append(model)
+    return solve(self, model, *rest) if len(calls) == 1 else cp_model.UNKNOWN
+cp_model.CpSolver.solve = only_once
+exec(sys.argv[2])
+)");
+    folder_.write("python", "#!/bin/sh\nexec '" + interpreter() + "' '" + (folder_ / "alone.py") +
+                                "' \"$@\"\n");
+    EXPECT_EQ(chmod(path().c_str(), 0700), 0);
+  }
+  std::string path() const { return folder_ / "python"; }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+// Phase one starts from plain training, above the budget, and ends with any plan within it; phase
+// two makes that cheap.
+TEST_F(Moccasin, FindsAnyPlanFirstAndThenTheCheapest) {
+  const PhaseOneAlone alone;
+  int cheaper = 0;
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE(seed);
+    const Graph graph = trainingChain(seed, 4);
+    const DeviceProfile profile = smallProfile();
+    const SimulationResult plain = simulatePlain(graph, profile);
+    const int64_t least = exhaustivePeak(graph, profile, std::nullopt).value();
+    const SolveOptions options = between(least, plain.peak_bytes - 1, seed);
+    const Schedule first =
+        solveMoccasin(graph, profile, options, {.retention_intervals = 4, .python = alone.path()});
+    ASSERT_TRUE(first.hasPlan()) << first.message;
+    EXPECT_EQ(first.start, "phase one");
+    EXPECT_LE(simulate(graph, first, profile).peak_bytes, options.ram_budget_bytes);
+    EXPECT_GT(simulate(graph, first, profile).recomputed_ops, 0);
+    EXPECT_DOUBLE_EQ(*first.bound, plain.energy_joules);
+    const Schedule both = plan(graph, profile, options, 4);
+    ASSERT_TRUE(both.hasPlan()) << both.message;
+    EXPECT_EQ(both.start, "phase two");
+    EXPECT_LE(both.energy_joules, first.energy_joules * (1 + 1e-9));
+    cheaper += both.energy_joules < first.energy_joules * (1 - 1e-9);
+  }
+  EXPECT_GT(cheaper, 0);
 }
 
 TEST(MoccasinErrors, SaysThatOrtoolsIsMissing) {

@@ -89,6 +89,11 @@ TEST(BadInput, NumbersOfThreadsThatNoMachineHasAreRefused) {
     expectRefused([&](auto& options) { options.threads = bad; }, "solve_threads: expected");
 }
 
+TEST(BadInput, ANicenessThatIsNoneIsRefused) {
+  for (const int bad : {-1, SolveOptions::kMostNiceness + 1})
+    expectRefused([&](auto& options) { options.niceness = bad; }, "niceness: expected");
+}
+
 TEST(BadInput, AnObjectiveThatIsNoneIsRefused) {
   expectRefused([](auto& options) { options.minimize = static_cast<Objective>(7); },
                 "minimize: expected");

@@ -92,6 +92,28 @@ void expectInfeasible(const Question& question, int64_t least_bytes, OpId least_
       << schedule.message;
 }
 
+// ---- no pressure ------------------------------------------------------------------------------
+
+// a is held until the end (1 + 10 + 10 + 1 = 22 at most), though nothing reads it after g. That
+// costs nothing where it fits, and a free costs nothing where it does not.
+TEST(WorkedExamples, NothingLeavesWherePlainTrainingFits) {
+  GraphBuilder g;
+  const ValueId x = g.input(1);
+  const ValueId a = g.op("f").reads({x}).seconds(1).makes(10);
+  const ValueId b = g.op("g").reads({a}).seconds(1).makes(10);
+  g.outlives(g.op("h").reads({b}).seconds(1).makes(1));
+  g.diesAfter(a, OpId(2));
+  const Graph graph = g.build();
+  for (const int64_t budget : {22, 21}) {
+    const Question question{.graph = graph, .budget_bytes = budget};
+    expectOptimal(question, 0);
+    size_t actions = 0;
+    const Schedule schedule = question.answer();
+    for (const auto& at : schedule.before) actions += at.size();
+    EXPECT_EQ(actions > 0, budget < 22) << budget;
+  }
+}
+
 // ---- recompute --------------------------------------------------------------------------------
 
 // a waits for the sum while b and c come and go:

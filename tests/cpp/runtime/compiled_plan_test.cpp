@@ -145,7 +145,7 @@ TEST_F(CompiledPlanTest, RootsAreWhatHasNoRecipeAndIsOfTheStep) {
   EXPECT_THAT(plan.rootsOf(a), ElementsAre(seed));
   EXPECT_THAT(plan.rootsOf(b), ElementsAre(seed)) << "x is held by the records";
   EXPECT_FALSE(plan.isHeldByRecords(seed));
-  for (const Slot& slot : recording_->ops[opNamed(g, "aten::add").index].in) {
+  for (const Slot& slot : recording_->ops[opNamed(g, "aten::add").index].in()) {
     EXPECT_EQ(plan.isHeldByRecords(slot.value), slot.value != a);
   }
 }
@@ -174,14 +174,14 @@ TEST_F(CompiledPlanTest, SlotsSayWhatEveryTensorOfAnOpIs) {
   const auto& mul = plan.hot(0);
   ASSERT_EQ(mul.n_in, 2);
   ASSERT_EQ(mul.n_out, 1);
-  const CompiledPlan::HotSlot* slots = plan.slots(mul.in);
+  const Slot* slots = mul.slots;
   EXPECT_FALSE(slots[0].made_here);
   EXPECT_NE(slots[0].value, slots[1].value);
   EXPECT_TRUE(slots[2].made_here);
-  EXPECT_EQ(slots[2].value, made(0).index);
+  EXPECT_EQ(slots[2].value, made(0));
   EXPECT_TRUE(plan.hot(1).metadata_only);
   EXPECT_FALSE(plan.hot(2).metadata_only);
-  EXPECT_FALSE(plan.slots(plan.hot(2).in)[2].made_here) << "an in-place op makes no value";
+  EXPECT_FALSE(plan.hot(2).slots[2].made_here) << "an in-place op makes no value";
   EXPECT_EQ(plan.residentBytes().size(), plan.numOps());
 }
 

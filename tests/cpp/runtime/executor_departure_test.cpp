@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "runtime/executor.h"
+#include "support/fails_once.h"
 #include "support/plan_builder.h"
 #include "support/torch_step.h"
 #include "support/valid_plan.h"
@@ -170,6 +171,37 @@ TEST_F(DepartureTest, AnExceptionInsideAnOpIsNoDifferent) {
   expectAllReadable();
 }
 
+// What has to come back then is tried once more: it would be lost.
+TEST_F(DepartureTest, AnAllocationThatFailsAsTheStepEndsLosesNothing) {
+  const AllocatorTap::Guard tap;
+  for (const bool throws : {false, true}) {
+    int64_t away = 0;
+    FailsOnce limit;
+    const AllocatorTap::LimitGuard guard(limit);
+    midway_ = [&] {
+      away = evictedNow();
+      if (!throws) return;
+      limit.arm(1);
+      throw std::runtime_error("the user's own");
+    };
+    last_ = [&] {
+      away = evictedNow();
+      limit.arm(1);
+    };
+    if (throws) {
+      EXPECT_THROW(live_.run(), std::runtime_error);
+      result_ = expected_[3];
+    } else {
+      live_.run();
+    }
+    EXPECT_GT(away, 0);
+    EXPECT_TRUE(limit.hasFailed());
+    EXPECT_EQ(evictedNow(), 0);
+    expectAllReadable();
+    letGo();
+  }
+}
+
 // An op that throws, and the step goes on.
 void fails(const at::Tensor& t) { EXPECT_THROW(t.matmul(t.slice(0, 0, 3)), c10::Error); }
 
@@ -290,13 +322,42 @@ TEST_F(DepartureTest, AfterAChangeOfPlansValuesAreWhereTheOtherPlanHasThem) {
   EXPECT_EQ(after, 0) << "the other plan has them here";
 }
 
-TEST_F(DepartureTest, AnOpThatMakesOtherResultsThanWereTracedLosesTrack) {
-  // nonzero's result has as many rows as there are numbers other than zero.
+// nonzero's result has as many rows as there are numbers other than zero.
+TEST_F(DepartureTest, AnOpWhoseResultIsShapedByDataIsLeftBeforeItAndRunAgain) {
+  at::Tensor kept, where, result;
+  LiveStep live(
+      [&] {
+        kept = x_.mul(w_);
+        x_.abs();
+        where = at::nonzero(x_);
+        result = kept.add(1);
+      },
+      /*verify=*/true);
+  const int variant = live.trace();
+  live.plan(greedyPlan(live.graph()));
+  EXPECT_EQ(live.run().mode, StepReport::Mode::kFollowed);
+  x_.slice(0, 0, 3).zero_();
+  const StepReport report = live.run();
+  EXPECT_EQ(report.mode, StepReport::Mode::kDeparted);
+  EXPECT_GE(report.variant, 0);
+  EXPECT_NE(report.variant, variant);
+  EXPECT_EQ(report.num_ops, 4);
+  EXPECT_THAT(live.session().lastDeparture(), HasSubstr("made other results"));
+  const std::shared_ptr<const Graph> recorded = live.session().graphOf(report.variant);
+  EXPECT_EQ(recorded->value(recorded->op(OpId(2)).outputs.front()).bytes,
+            static_cast<int64_t>(where.storage().nbytes()));
+  EXPECT_TRUE(sameBits(kept, x_.mul(w_)));
+  EXPECT_TRUE(sameBits(result, kept.add(1)));
+  EXPECT_TRUE(sameBits(where, at::nonzero(x_)));
+}
+
+TEST_F(DepartureTest, AnOpThatWritesAndMakesOtherResultsThanWereTracedLosesTrack) {
   at::Tensor kept, where, result;
   LiveStep live([&] {
     kept = x_.mul(w_);
     x_.abs();
-    where = at::nonzero(x_);
+    where = at::empty({0}, at::kLong);
+    at::nonzero_out(where, x_);
     result = kept.add(1);
   });
   live.trace();

@@ -86,9 +86,9 @@ TEST_F(ReplayTest, RandomOpsRepeatTheirDraws) {
   live.trace();
   const Graph& g = live.graph();
   ASSERT_TRUE(g.op(OpId(0)).random);
-  const std::vector<ValueId> made = g.madeBy(OpId(0));
-  live.plan(
-      PlanBuilder(g).before(1).free(made.at(0)).free(made.at(1)).before(2).recompute({0}).build());
+  const std::span<const ValueId> made = g.madeBy(OpId(0));
+  ASSERT_EQ(made.size(), 2u);
+  live.plan(PlanBuilder(g).before(1).free(made[0]).free(made[1]).before(2).recompute({0}).build());
   at::manual_seed(77);
   live.run();
   at::manual_seed(77);
@@ -192,7 +192,7 @@ TEST_F(ReplayTest, AChainIsReplayedOnScratchWhileOneOfItsValuesIsThere) {
   live.trace();
   const at::Tensor expected = result, expected_stays = stays;
   const Graph& g = live.graph();
-  const std::vector<ValueId> made = g.madeBy(OpId(0));
+  const std::span<const ValueId> made = g.madeBy(OpId(0));
   ASSERT_EQ(made.size(), 2u);
   const RecipeTable table(g);
   const Recipe& recipe = table.recipes().at(static_cast<size_t>(table.recipeOf(made[1])));

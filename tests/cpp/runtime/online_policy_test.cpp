@@ -6,9 +6,18 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
+#include "methods/method.h"
+#include "schedule/simulator.h"
+#include "support/fails_once.h"
 #include "support/plan_builder.h"
 #include "support/temporary_folder.h"
 #include "support/torch_step.h"
@@ -110,6 +119,55 @@ class OnlinePolicyTest : public ::testing::Test {
   OnlineCounters counters_;
 };
 
+// Every other one of six neighbours in memory has just been touched when room for two is needed.
+std::vector<bool> whatLeavesOfSix(const methods::LivePolicy& policy) {
+  StepArena::useForGood();
+  const at::Tensor x = at::rand({256, 256}), y = at::rand({64, 64});
+  std::vector<bool> away;
+  LiveStep live([&] {
+    std::vector<at::Tensor> six;
+    for (int i = 0; i < 6; ++i) six.push_back(x.add(i));
+    for (size_t i = 0; i + 1 < six.size(); ++i)
+      EXPECT_EQ(StepArena::gapBetween(six[i].data_ptr(), six[i + 1].data_ptr()), 0);
+    for (int i = 0; i < 200; ++i) y.matmul(y);  // time goes by, and nothing must leave for it
+    for (const size_t i : {1, 3, 5}) six[i].sum();
+    const at::Tensor large = at::cat({x, x});
+    away.clear();
+    for (const at::Tensor& t : six) away.push_back(isAway(t));
+  });
+  const auto graph = live.session().graphOf(live.run().variant);
+  OnlineOptions options;
+  options.budget_bytes = simulatePlain(*graph, hostProfile()).peak_bytes -
+                         2 * static_cast<int64_t>(x.nbytes()) + 65536;
+  options.profile = hostProfile();
+  options.policy = policy;
+  live.session().setBudget(options, Strictness::kNever);
+  live.run();
+  return away;
+}
+
+TEST(LivePolicies, DtrLetsGoWhatWasNotTouchedLately) {
+  const std::vector<bool> away = whatLeavesOfSix(*methods::livePolicy("dtr_local"));
+  EXPECT_EQ(std::count(away.begin(), away.end(), true), 2);
+  EXPECT_FALSE(away[1] || away[3] || away[5]);
+}
+
+TEST(LivePolicies, CoopLetsGoNeighbours) {
+  const std::vector<bool> away = whatLeavesOfSix(*methods::livePolicy("coop"));
+  ASSERT_EQ(std::count(away.begin(), away.end(), true), 2);
+  const auto first = std::find(away.begin(), away.end(), true);
+  EXPECT_TRUE(*std::next(first)) << ::testing::PrintToString(away);
+}
+
+TEST(LivePolicies, OthersTrainWithPlansAlone) {
+  EXPECT_FALSE(methods::livePolicy("rotor"));
+  EXPECT_FALSE(methods::livePolicy("capuchin"));
+  for (const Method& method : allMethods()) {
+    const bool has_one = methods::livePolicy(method.name).has_value();
+    EXPECT_EQ(has_one, method.traits.live || method.name == "poet") << method.name;
+  }
+}
+
 TEST_F(OnlinePolicyTest, BeforeAWriteComesBackWhatNeedsTheOldVersion) {
   bool away_before = false, away_after = true;
   expectSameBits([&] {
@@ -182,6 +240,59 @@ TEST_F(OnlinePolicyTest, RandomOpsDrawOnceAndComeBackTheSame) {
   EXPECT_TRUE(sameBits(next, wanted));
 }
 
+using View = at::Tensor (*)(const at::Tensor&);
+struct NamedView {
+  const char* name;
+  View of;
+};
+
+const std::vector<NamedView>& allViews() {
+  static const std::vector<NamedView> all = {
+      {"view", [](const at::Tensor& t) { return t.view({-1}); }},
+      {"slice", [](const at::Tensor& t) { return t.slice(0, 1, 3); }},
+      {"t", [](const at::Tensor& t) { return t.t(); }},
+      {"view_as", [](const at::Tensor& t) { return t.view_as(t); }},
+      {"unsqueeze", [](const at::Tensor& t) { return t.unsqueeze(0); }},
+      {"expand",
+       [](const at::Tensor& t) {
+         return t.expand({2, -1, -1});
+       }},
+      {"select", [](const at::Tensor& t) { return t.select(0, 1); }},
+      {"permute", [](const at::Tensor& t) {
+         return t.permute({1, 0});
+       }}};
+  return all;
+}
+
+// As native code would, without an operator.
+float firstOf(const at::Tensor& t) { return *t.const_data_ptr<float>(); }
+
+TEST_F(OnlinePolicyTest, AViewBringsItsMemoryBackForWhoeverReadsItNext) {
+  const at::Tensor wanted = x_.mul(w_);
+  for (const NamedView& view : allViews()) {
+    SCOPED_TRACE(view.name);
+    LiveStep live([&] {
+      const at::Tensor a = x_.mul(w_);
+      x_.neg();
+      ASSERT_TRUE(isAway(a));
+      EXPECT_EQ(firstOf(view.of(a)), firstOf(view.of(wanted)));
+    });
+    squeeze(live.session());
+    live.run();
+  }
+}
+
+TEST_F(OnlinePolicyTest, WhatLooksAtAShapeAloneBringsNothingBack) {
+  LiveStep live([&] {
+    const at::Tensor a = x_.mul(w_);
+    x_.neg();
+    at::empty_like(a);
+    EXPECT_TRUE(isAway(a));
+  });
+  squeeze(live.session());
+  live.run();
+}
+
 TEST_F(OnlinePolicyTest, NothingLeavesWithoutPressure) {
   LiveStep live([&] { x_.mul(w_).tanh(); });
   squeeze(live.session(), int64_t{1} << 40);
@@ -249,6 +360,48 @@ TEST_F(OnlinePolicyTest, WhatDiesWhileItComesBackForAnotherThreadIsNotMissed) {
   EXPECT_TRUE(sameBits(kept, wanted));
 }
 
+// What has to come back then is tried once more: it would be lost.
+TEST_F(OnlinePolicyTest, AnAllocationThatFailsAsTheStepEndsLosesNothing) {
+  FailsOnce limit;
+  at::Tensor a, b;
+  // Checked: then everything leaves, whatever ops have taken by then.
+  LiveStep live(
+      [&] {
+        a = x_.mul(w_), b = a.tanh();
+        x_.neg();
+        EXPECT_TRUE(isAway(b));
+        limit.arm(1);
+      },
+      /*verify=*/true);
+  squeeze(live.session());
+  const AllocatorTap::LimitGuard guard(limit);
+  live.run();
+  EXPECT_TRUE(limit.hasFailed());
+  EXPECT_FALSE(isAway(a) || isAway(b));
+  EXPECT_TRUE(sameBits(b, x_.mul(w_).tanh()));
+}
+
+// What needs the old version cannot come back, so the write does not happen, and the step goes on.
+TEST_F(OnlinePolicyTest, AWriteForWhichNothingComesBackHasNotHappened) {
+  FailsOnce limit;
+  at::Tensor a, b;
+  LiveStep live(
+      [&] {
+        a = x_.mul(w_), b = a.tanh();
+        x_.neg();
+        EXPECT_TRUE(isAway(b));
+        limit.arm(1);
+        EXPECT_THROW(a.add_(1), c10::OutOfMemoryError);
+        x_.neg();
+      },
+      /*verify=*/true);
+  squeeze(live.session());
+  const AllocatorTap::LimitGuard guard(limit);
+  live.run();
+  EXPECT_TRUE(sameBits(a, x_.mul(w_)));
+  EXPECT_TRUE(sameBits(b, x_.mul(w_).tanh()));
+}
+
 TEST_F(OnlinePolicyTest, PagingMovesWhatCannotBeComputedAgain) {
   const TemporaryFolder folder;
   at::Tensor a, z, b;
@@ -275,6 +428,112 @@ TEST_F(OnlinePolicyTest, PagingMovesWhatCannotBeComputedAgain) {
   EXPECT_GT(live.session().onlineCounters().page_ins, 0);
   EXPECT_TRUE(sameBits(a, wanted));
   EXPECT_TRUE(sameBits(read, wanted.add(0)));
+}
+
+// ------------------------------------------------------------------------------------------------
+// what leaves first: by h = cost / (bytes x staleness), the cost being that of the neighbourhood
+
+at::Tensor made(const at::Tensor& from, int64_t floats, int64_t milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return at::full({floats}, from.flatten()[0].item<float>() + 1);
+}
+
+// Ops whose costs are as told, and ten times what a busy machine adds to them or more.
+class LeastScore : public ::testing::Test {
+ protected:
+  LeastScore() {
+    library_.def("poet_test_made(Tensor from, int floats, int milliseconds) -> Tensor");
+    library_.impl("poet_test_made", c10::DispatchKey::CPU, TORCH_FN(made));
+    op_.emplace(c10::Dispatcher::singleton().findSchemaOrThrow("aten::poet_test_made", ""));
+  }
+
+  at::Tensor make(const at::Tensor& from, int64_t floats, int64_t milliseconds) const {
+    return op_->typed<at::Tensor(const at::Tensor&, int64_t, int64_t)>().call(from, floats,
+                                                                              milliseconds);
+  }
+  // Takes what `leaving` gives back, and never leaves itself: it is a factory's.
+  static at::Tensor takeRoomOf(const at::Tensor& leaving) { return at::zeros({leaving.numel()}); }
+
+  // With room for that many floats beside x and a few numbers.
+  void run(int64_t floats, const std::function<void()>& body) const {
+    LiveStep live(body);
+    squeeze(live.session(), 4 * (x_.numel() + floats) + 400);
+    live.run();
+    EXPECT_EQ(live.session().onlineCounters().steps_over_budget, 0);
+  }
+
+  const at::Tensor x_ = at::ones({4});
+
+ private:
+  torch::Library library_{torch::Library::FRAGMENT, "aten", std::nullopt, __FILE__, __LINE__};
+  std::optional<c10::OperatorHandle> op_;
+};
+
+TEST_F(LeastScore, TheCheapOneLeavesThoughTheOtherIsOlder) {
+  run(2000, [&] {
+    const at::Tensor a = make(x_, 1000, 200), b = make(x_, 1000, 0);
+    make(x_, 1, 100);  // both are stale
+    const at::Tensor large = takeRoomOf(b);
+    EXPECT_FALSE(isAway(a));
+    EXPECT_TRUE(isAway(b));
+  });
+}
+
+TEST_F(LeastScore, TheLargeOneLeavesThoughTheOtherIsOlder) {
+  run(201000, [&] {
+    const at::Tensor a = make(x_, 1000, 50), b = make(x_, 200000, 50);
+    make(x_, 1, 50);  // both are stale
+    const at::Tensor large = takeRoomOf(b);
+    EXPECT_FALSE(isAway(a));
+    EXPECT_TRUE(isAway(b));
+  });
+}
+
+TEST_F(LeastScore, TheStaleOneLeavesThoughTheOtherIsCheaper) {
+  run(2000, [&] {
+    const at::Tensor a = make(x_, 1000, 20), b = make(x_, 1000, 100);
+    make(x_, 1, 400);
+    make(a, 1, 0);  // a is touched
+    const at::Tensor large = takeRoomOf(a);
+    EXPECT_FALSE(isAway(a));
+    EXPECT_TRUE(isAway(b));
+  });
+}
+
+// c is made from b, d from x. Once b is away c takes 20 ms and b's 400, and d takes 100.
+TEST_F(LeastScore, CountsWhatMustComeBackWithAValue) {
+  run(102000, [&] {
+    const at::Tensor b = make(x_, 100000, 400), c = make(b, 1000, 20), d = make(x_, 1000, 100);
+    make(x_, 1, 1000);  // all are stale
+    const at::Tensor large = takeRoomOf(b);
+    EXPECT_TRUE(isAway(b));
+    const at::Tensor small = takeRoomOf(d);
+    EXPECT_FALSE(isAway(c)) << "its own cost alone is the least";
+    EXPECT_TRUE(isAway(d));
+  });
+}
+
+// e is made from c, and away: it could not come back before c has, if that left too.
+TEST_F(LeastScore, CountsWhatCouldNotComeBackWithoutAValue) {
+  run(102000, [&] {
+    const at::Tensor c = make(x_, 1000, 20), e = make(c, 100000, 400), d = make(x_, 1000, 100);
+    make(x_, 1, 1000);
+    const at::Tensor large = takeRoomOf(e);
+    EXPECT_TRUE(isAway(e));
+    const at::Tensor small = takeRoomOf(d);
+    EXPECT_FALSE(isAway(c)) << "its own cost alone is the least";
+    EXPECT_TRUE(isAway(d));
+  });
+}
+
+TEST_F(LeastScore, SmallValuesAreLeftAlone) {
+  const int64_t least = OnlinePolicy::kLeastBytes / 4;
+  run(2 * least, [&] {
+    const at::Tensor a = make(x_, least - 1, 0), b = make(x_, least, 200);
+    const at::Tensor more = takeRoomOf(b);
+    EXPECT_FALSE(isAway(a));
+    EXPECT_TRUE(isAway(b));
+  });
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -543,6 +802,28 @@ TEST_F(OnlineDeparture, LeavesAwayWhatIsAwayAndGoesOnInsideTheBudget) {
   for (size_t i = 0; i < now.size(); ++i)
     EXPECT_TRUE(sameBits(now[i], expected_[i])) << "tensor " << i;
 }
+
+class UnforeseenView : public OnlineDeparture,
+                       public ::testing::WithParamInterface<std::tuple<NamedView, bool>> {};
+
+TEST_P(UnforeseenView, BringsItsMemoryBack) {
+  const NamedView view = std::get<0>(GetParam());
+  if (std::get<1>(GetParam())) squeeze(live_.session());
+  bool away = false;
+  midway_ = [&] {
+    away = isAway(a_);
+    EXPECT_EQ(firstOf(view.of(a_)), firstOf(view.of(expected_[0])));
+  };
+  EXPECT_EQ(live_.run().mode, StepReport::Mode::kDeparted);
+  EXPECT_TRUE(away);
+}
+
+INSTANTIATE_TEST_SUITE_P(OnlinePolicy, UnforeseenView,
+                         ::testing::Combine(::testing::ValuesIn(allViews()), ::testing::Bool()),
+                         [](const auto& one) {
+                           return std::string(std::get<0>(one.param).name) +
+                                  (std::get<1>(one.param) ? "Online" : "");
+                         });
 
 TEST_F(OnlineDeparture, IsRecordedAsWithoutABudget) {
   midway_ = [&] { w_.neg(); };

@@ -1,4 +1,4 @@
-#include "runtime/op_record.h"
+#include "runtime/op_records.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -151,6 +151,48 @@ TEST_F(OpRecordTest, PlacingIntoAListCopiesItOnce) {
   slot.element = -1;
   placeTensor(stack, slot, other, copied);
   EXPECT_TRUE(stack[1].toTensor().is_same(other));
+}
+
+TEST_F(OpRecordTest, RecordsAreMadeWhereSomethingIsCapturedAndStay) {
+  capture([&] {
+    x_.neg();
+    x_.mul(x_);
+    x_.tanh();
+  });
+  OpRecords all;
+  all.resize(3);
+  const int64_t before = all.ownBytes();
+  const auto captureAll = [&] {
+    recordStep(
+        [&] {
+          x_.neg();
+          x_.mul(x_);
+          x_.tanh();
+        },
+        {},
+        [&](size_t op, const c10::IValue* args, size_t count, c10::DispatchKeySet below) {
+          if (op == 0) return;
+          const auto held = [this](ValueId v) { return plan_->isHeldByRecords(v); };
+          all.forCapture(op).capture(recording_->ops[op], held, false, args, count, below);
+        });
+  };
+  captureAll();
+  EXPECT_FALSE(all[0].isSet());
+  EXPECT_TRUE(all[0].held().empty());
+  EXPECT_TRUE(all[1].isSet());
+  EXPECT_EQ(all[1].held().size(), 2u);
+  EXPECT_TRUE(all[2].isSet());
+  EXPECT_GT(all.ownBytes(), before + 2 * static_cast<int64_t>(sizeof(OpRecord)));
+  const OpRecord* const made = &all[1];
+  all.clear();
+  EXPECT_FALSE(all[1].isSet() || all[2].isSet());
+  captureAll();
+  EXPECT_EQ(&all[1], made) << "nothing is allocated for another step's";
+  EXPECT_TRUE(all[1].isSet());
+  all.resize(2);
+  EXPECT_EQ(all.size(), 2u);
+  all.clear();
+  EXPECT_FALSE(all[1].isSet());
 }
 
 }  // namespace

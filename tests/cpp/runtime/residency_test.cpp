@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include "graph/error.h"
 #include "support/graph_builder.h"
@@ -63,11 +64,41 @@ TEST_F(ResidencyTest, ARawReadOfAnEvictedTensorSaysWhatToDo) {
   ASSERT_TRUE(residency_.evict(kA));
   for (const at::Tensor& t : {a_, view}) {
     EXPECT_THAT(readError(t), HasSubstr("poet: this tensor's memory has been released"));
-    EXPECT_THAT(readError(t), HasSubstr("detach()"));
+    EXPECT_THAT(readError(t), HasSubstr("poet.keep(tensor)"));
+    EXPECT_THAT(readError(t), HasSubstr("detach(), or any operator that reads the tensor"));
   }
   EXPECT_THROW(a_.mutable_data_ptr(), c10::Error);
   EXPECT_EQ(readError(b_), "no error");
 }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+
+int& materialized() {
+  static int times = 0;
+  return times;
+}
+void countOnly(c10::StorageImpl*) { ++materialized(); }
+
+// What PyTorch has to fill a storage with when it is first written to would find no memory there.
+TEST_F(ResidencyTest, TheMessageWinsOverAMaterializer) {
+  materialized() = 0;
+  storageOf(a_).set_materializer(&countOnly);
+  ASSERT_TRUE(residency_.evict(kA));
+  ASSERT_TRUE(residency_.evict(kB));
+  storageOf(b_).set_materializer(&countOnly);
+  for (const at::Tensor& t : {a_, b_}) {
+    EXPECT_THAT(readError(t), HasSubstr("poet.keep(tensor)"));
+    EXPECT_THROW(t.mutable_data_ptr(), c10::Error);
+    EXPECT_THROW(storageOf(t).mutable_data_ptr(), c10::Error);
+  }
+  residency_.install(kA, storageOf(at::arange(100, at::kFloat)), false);
+  EXPECT_EQ(readError(a_), "no error");
+  EXPECT_EQ(materialized(), 0);
+  a_.mutable_data_ptr();
+  EXPECT_EQ(materialized(), 1) << "it is PyTorch's own again";
+}
+
+#endif
 
 TEST_F(ResidencyTest, InstallPutsDataIntoTheSameStorage) {
   c10::StorageImpl* const before = &storageOf(a_);

@@ -104,6 +104,25 @@ TEST_F(VariantsTest, StepsAlikeAreMergedToTheLeastSecondsAndTheGreatestWorkspace
   EXPECT_EQ(op.workspace_bytes, 100);
 }
 
+TEST_F(VariantsTest, WhatWasSeenOnceMayGoAndIsSeenTwiceAllTheSame) {
+  const int once = add("r"), kept = add("t"), planned = add("rt");
+  plan(planned);
+  const int64_t before = set_.ownBytes();
+  set_.letGoOfSeenOnce({kept});
+  EXPECT_EQ(set_.find(once)->recording, nullptr);
+  EXPECT_NE(set_.find(kept)->recording, nullptr);
+  EXPECT_NE(set_.find(planned)->recording, nullptr);
+  EXPECT_LT(set_.ownBytes(), before);
+  EXPECT_FALSE(set_.keepValue(once, ValueId(0), 0));
+  bool newly = false;
+  EXPECT_EQ(set_.add(recordingOf("r", 3, 40), newly), once);
+  EXPECT_TRUE(newly);
+  ASSERT_NE(set_.find(once)->recording, nullptr);
+  EXPECT_EQ(set_.find(once)->recording->graph->ops()[0].seconds, 3);
+  set_.letGoOfSeenOnce({});
+  EXPECT_NE(set_.find(once)->recording, nullptr) << "seen twice";
+}
+
 TEST_F(VariantsTest, APlannedVariantsRecordingStays) {
   const int a = add("r");
   add("r");

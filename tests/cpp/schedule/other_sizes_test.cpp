@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "graph/error.h"
 #include "planner/planner.h"
 #include "support/graph_builder.h"
 
@@ -52,6 +53,29 @@ TEST(OtherSizes, ThePlanHoldsWithTheSimulatorsFigures) {
   EXPECT_EQ(other->bound, 5) << "plain training";
   EXPECT_EQ(other->bound_scope, "all");
   EXPECT_DOUBLE_EQ(*other->gap, 1.0 / 6);
+}
+
+TEST(LeavingRoom, IsTheSamePlanOfAGreaterBudgetAndSaysNothingOfBetterOnes) {
+  const Graph graph = chain(80, 10);
+  const Schedule plan = plannedFor(graph, 200);
+  ASSERT_EQ(plan.status, Status::kOptimal);
+  const Schedule roomy = leavingRoom(plan, graph, oneWatt(), 230);
+  EXPECT_NO_THROW(roomy.checkAgainst(graph));
+  EXPECT_EQ(roomy.ram_budget_bytes, 230);
+  EXPECT_EQ(roomy.peak_bytes, plan.peak_bytes);
+  EXPECT_EQ(roomy.before, plan.before);
+  EXPECT_EQ(roomy.status, Status::kFeasible);
+  EXPECT_EQ(roomy.bound, 50) << "plain training";
+  EXPECT_EQ(roomy.bound_scope, "all");
+  EXPECT_DOUBLE_EQ(*roomy.gap, 1.0 / 6);
+  EXPECT_NE(roomy.message.find("200 bytes"), std::string::npos) << roomy.message;
+}
+
+TEST(LeavingRoom, WantsAPlanThatKeepsTheBudget) {
+  const Graph graph = chain(80, 10);
+  const Schedule plan = plannedFor(graph, 200);
+  EXPECT_THROW(leavingRoom(plan, graph, oneWatt(), plan.peak_bytes - 1), ArgumentError);
+  EXPECT_THROW(leavingRoom(Schedule(), graph, oneWatt(), 200), ArgumentError);
 }
 
 TEST(OtherSizes, ItMayNeedMoreThanTheBudgetItWasMadeFor) {

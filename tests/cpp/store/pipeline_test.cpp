@@ -129,14 +129,37 @@ TEST_P(StorePipeline, AReleaseWaitsForTheReadsBeforeIt) {
 }
 
 TEST_P(StorePipeline, BuffersAreBoundedHoweverMuchIsUnderWay) {
-  const int64_t empty = store_->bufferBytes();
-  EXPECT_LE(empty, 4 << 20);
+  EXPECT_EQ(store_->bufferBytes(), 0);
   const Bytes value = randomValue(9 << 20, 4);
-  std::vector<Ticket> writes;
-  for (int i = 0; i < 8; ++i) writes.push_back(begin(*queue_, value));
-  for (const Ticket& write : writes) queue_->release(queue_->wait(write));
-  queue_->counters();  // idle
-  EXPECT_EQ(store_->bufferBytes(), empty);
+  const auto writeMany = [&] {
+    std::vector<Ticket> writes;
+    for (int i = 0; i < 8; ++i) writes.push_back(begin(*queue_, value));
+    for (const Ticket& write : writes) queue_->release(queue_->wait(write));
+    queue_->counters();  // idle
+    return store_->bufferBytes();
+  };
+  EXPECT_LE(writeMany(), 4 << 20);
+  EXPECT_LE(writeMany(), 4 << 20);
+}
+
+TEST_P(StorePipeline, BuffersAreHardlyLargerThanTheLargestValue) {
+  const auto after = [&](int64_t bytes) {
+    const Bytes value = randomValue(bytes, static_cast<uint64_t>(bytes));
+    const Ticket write = begin(*queue_, value);
+    const int64_t slot = queue_->wait(write);
+    Bytes back(value.size());
+    queue_->wait(queue_->read(slot, back.data()));
+    EXPECT_EQ(back, value);
+    queue_->release(slot);
+    queue_->counters();  // idle
+    return store_->bufferBytes();
+  };
+  EXPECT_LE(after(10000), 4 * (128 << 10));
+  EXPECT_LE(after(512 << 10), (512 << 10) * 5 / 4);
+  EXPECT_LE(after(1 << 20), (1 << 20) * 5 / 4);
+  const int64_t of_large = after(20 << 20);
+  EXPECT_LE(of_large, 4 << 20);
+  EXPECT_EQ(after(10000), of_large) << "they stay";
 }
 
 // ------------------------------------------------------------------------------------------------

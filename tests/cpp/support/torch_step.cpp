@@ -272,6 +272,9 @@ OpId opNamed(const Graph& graph, const std::string& name, int nth) {
   throw std::logic_error("no op " + name + " among" + seen);
 }
 
-ValueId madeBy(const Graph& graph, OpId op) { return graph.madeBy(op).at(0); }
+ValueId madeBy(const Graph& graph, OpId op) {
+  if (graph.madeBy(op).empty()) throw std::logic_error("op makes nothing");
+  return graph.madeBy(op).front();
+}
 
 }  // namespace poet::testing

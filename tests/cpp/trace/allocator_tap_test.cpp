@@ -65,6 +65,28 @@ TEST(AllocatorTapTest, AnEnrolledBlockCountsAndSoDoesWhatTakesItsPlace) {
   EXPECT_EQ(AllocatorTap::liveBytes(), before + 9000);
 }
 
+// Whatever takes it and gives it back, with a tap or without: what malloc adds to each goes as
+// well.
+TEST(StepArenaTest, KnowsTheBytesOfSmallBlocksAndOfLargeOnes) {
+  StepArena::useForGood();
+  const int64_t before = StepArena::bytesInUse();
+  for (const int64_t bytes : {100, 16 * 1024, 200 * 1024}) {
+    const at::Tensor a = block(bytes);
+    EXPECT_GE(StepArena::bytesInUse(), before + bytes);
+    at::Tensor tapped, enrolled = block(bytes);
+    {
+      const AllocatorTap::Guard tap;
+      tapped = block(bytes);
+      AllocatorTap::enroll(*enrolled.storage().unsafeGetStorageImpl());
+    }
+    EXPECT_GE(StepArena::bytesInUse(), before + 3 * bytes);
+    EXPECT_LE(StepArena::bytesInUse(), before + 3 * (bytes + 8192));
+    enrolled.resize_({2 * bytes});
+    EXPECT_GE(StepArena::bytesInUse(), before + 4 * bytes);
+  }
+  EXPECT_EQ(StepArena::bytesInUse(), before);
+}
+
 TEST(AllocatorTapTest, GuardsNest) {
   const int64_t before = AllocatorTap::liveBytes();
   std::optional<AllocatorTap::Guard> outer(std::in_place);

@@ -185,7 +185,7 @@ TEST_F(RecorderTest, QuantizedTensorsAreNotManaged) {
   });
   for (const RecordedOp& one : recording_->ops) {
     if (one.handle.schema().name() != "aten::dequantize") continue;
-    EXPECT_FALSE(one.in[0].value.valid());
+    EXPECT_FALSE(one.in()[0].value.valid());
   }
   EXPECT_FALSE(op(0).replayable);
   EXPECT_FALSE(value(in(0)).evictable);  // what it is made of
@@ -291,7 +291,9 @@ TEST_F(RecorderTest, AStoragesAddressThatComesAgainIsANewValue) {
   record([&] {
     for (int i = 0; i < 50; ++i) addresses.insert(x_.neg().storage().unsafeGetStorageImpl());
   });
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory back
   EXPECT_LT(addresses.size(), 50u) << "no address came again: the test tests nothing";
+#endif
   std::set<ValueId> made;
   for (int64_t k = 0; k < graph().numOps(); ++k) made.insert(out(k));
   EXPECT_EQ(made.size(), 50u);
@@ -384,12 +386,10 @@ TEST_F(RecorderTest, UnmanagedTensorsMakeAnOpNotReplayable) {
   });
   bool some = false;
   for (size_t k = 0; k < recording_->ops.size(); ++k) {
-    for (const auto* slots : {&recording_->ops[k].in, &recording_->ops[k].out}) {
-      for (const Slot& slot : *slots) {
-        if (slot.value.valid()) continue;
-        some = true;
-        EXPECT_FALSE(graph().ops()[k].replayable) << graph().ops()[k].name;
-      }
+    for (const Slot& slot : recording_->ops[k].all()) {
+      if (slot.value.valid()) continue;
+      some = true;
+      EXPECT_FALSE(graph().ops()[k].replayable) << graph().ops()[k].name;
     }
   }
   EXPECT_TRUE(some);

@@ -99,12 +99,12 @@ TEST(UnshownMemoryTest, WhatComesInTheMiddleOfTheStepAndIsShownLaterCountsFromTh
     x.add(came);
   });
   const Graph& graph = *recording->graph;
-  const ValueId came = recording->ops[4].in[0].value;
+  const ValueId came = recording->ops[4].in()[0].value;
   EXPECT_EQ(graph.value(came).bytes, kBytes);
   EXPECT_EQ(graph.value(came).producer, OpId(1)) << "the view";
   EXPECT_EQ(graph.value(came).death, OpId(5));
   EXPECT_FALSE(graph.value(came).evictable);
-  EXPECT_TRUE(recording->ops[4].in[0].outside);
+  EXPECT_TRUE(recording->ops[4].in()[0].outside);
   EXPECT_TRUE(graph.op(OpId(2)).replayable);
   EXPECT_FALSE(graph.op(OpId(4)).replayable) << "native code may go on working on it";
   EXPECT_EQ(recording->first_shown[static_cast<size_t>(came.index)], OpId(4));
@@ -126,7 +126,7 @@ TEST(UnshownMemoryTest, ForeignMemoryHasComeOnlyWhereAllElseIsKnown) {
       at::from_blob(array.data(), {kBytes / 4}).neg();
     }
     const auto recording = listener->recorder.finish();
-    const ValueId came = recording->ops[1].in[0].value;
+    const ValueId came = recording->ops[1].in()[0].value;
     EXPECT_EQ(recording->graph->value(came).producer, all_are_known ? OpId(0) : kNoOp);
   }
 }

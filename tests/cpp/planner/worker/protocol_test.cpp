@@ -88,6 +88,7 @@ Request goodRequest(uint64_t seed) {
   if (random.chance(0.5)) request.options.runtime_budget_seconds = random.unit() + 0x1p-60;
   request.options.time_limit_seconds = random.unit() + 0x1p-60;
   request.options.threads = static_cast<int>(random.between(1, SolveOptions::kMostThreads));
+  request.options.niceness = static_cast<int>(random.between(0, SolveOptions::kMostNiceness));
   request.options.recompute = random.chance(0.5);
   request.options.paging = random.chance(0.5);
   request.options.away_between_steps = random.chance(0.5);
@@ -114,6 +115,7 @@ TEST(Request, ArrivesToTheBit) {
     EXPECT_EQ(got.options.runtime_budget_seconds, sent.options.runtime_budget_seconds);
     EXPECT_EQ(got.options.minimize, sent.options.minimize);
     EXPECT_EQ(got.options.threads, sent.options.threads);
+    EXPECT_EQ(got.options.niceness, sent.options.niceness);
     EXPECT_EQ(got.options.method, sent.options.method);
     EXPECT_EQ(got.options.python, sent.options.python);
     EXPECT_EQ(encoded(got), encoded(sent));  // and every other field
@@ -150,6 +152,7 @@ TEST(Request, NamesTheOptionThatMakesNoSense) {
   expectRefused(kPart, "threads", 0, "request.options.threads");
   expectRefused(kPart, "threads", 1000000, "request.options.threads");
   expectRefused(kPart, "threads", uint64_t{1} << 32, "request.options.threads");
+  expectRefused(kPart, "niceness", 20, "request.options.niceness");
   expectRefused(kPart, "recompute", 1, "request.options.recompute");
   expectRefused(kPart, "colour", 1, "unknown field \"colour\"");
 }

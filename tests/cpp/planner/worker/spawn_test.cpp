@@ -6,10 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,6 +22,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "planner/worker/protocol.h"
 #include "schedule/simulator.h"
@@ -292,6 +295,45 @@ TEST(SolverProcess, StoppingEndsTheRealOneWithAllItsProcesses) {
   EXPECT_TRUE(adopts.allEnd());
 }
 
+// ---- callbacks ----------------------------------------------------------------------------------
+
+TEST(SolverProcess, ASlowCallbackDelaysTheTimeLimitOnceAndLosesNoPlan) {
+  Small small;
+  small.options.time_limit_seconds = 0.05;
+  std::string frames;
+  for (int i = 1; i <= 200; ++i)
+    frames += encodeFrame(FrameKind::kProgress, encodeProgress({.value = {}, .bound = i}));
+  frames += incumbent(small.plan);
+  const FakeSolver solver("cat \"$FRAME\" >&3; exec sleep 3600", frames);
+  int calls = 0;
+  const Schedule got =
+      solveInWorkerProcess(*small.graph, small.device, small.options, solver.path(), {},
+                           [&](const SearchPoint&) {
+                             ++calls;
+                             sleep(2);
+                           },
+                           {});
+  expectPlan(got, small.plan);
+  EXPECT_LE(calls, 1);
+  EXPECT_EQ(got.history.size(), 200);
+}
+
+TEST(SolverProcess, EachPointIsToldInItsOrderBeforeTheResult) {
+  Small small;
+  std::string frames;
+  for (int i = 1; i <= 50; ++i)
+    frames += encodeFrame(FrameKind::kProgress, encodeProgress({.value = {}, .bound = i}));
+  frames += encodeFrame(FrameKind::kResult, small.plan.toJson());
+  const FakeSolver solver("cat \"$FRAME\" >&3", frames);
+  std::vector<double> told;
+  const Schedule got = solveInWorkerProcess(
+      *small.graph, small.device, small.options, solver.path(), {},
+      [&](const SearchPoint& point) { told.push_back(point.bound.value_or(-1)); }, {});
+  EXPECT_EQ(got.before, small.plan.before);
+  ASSERT_EQ(told.size(), 50);
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+}
+
 // ---- what is believed ---------------------------------------------------------------------------
 
 void expectNotBelieved(const std::function<void(Small&, Schedule&)>& spoil,
@@ -355,12 +397,14 @@ std::string fileOf(pid_t process, const char* name) {
 }
 
 // Asks a hard question and stops once the condition holds of the solver's process.
-bool comesTrueOf(const std::function<bool(pid_t)>& condition) {
+bool comesTrueOf(const std::function<bool(pid_t)>& condition, int niceness = 0) {
   pid_t solver = 0;
   bool came = false;
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(kWatchdogSeconds);
-  Hard().ask(
+  Hard hard;
+  hard.options.niceness = niceness;
+  hard.ask(
       [&] {
         came = condition(solver);
         return came || std::chrono::steady_clock::now() > end;
@@ -372,6 +416,18 @@ bool comesTrueOf(const std::function<bool(pid_t)>& condition) {
 TEST(SolverProcess, TheKernelTakesItBeforeTheTrainingProcess) {
   EXPECT_TRUE(
       comesTrueOf([](pid_t solver) { return fileOf(solver, "oom_score_adj") == "1000\n"; }));
+}
+
+TEST(SolverProcess, GivesWayToOthersByAsMuchAsItIsAsked) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  const auto nicenessIs = [](int expected) {
+    return [=](pid_t solver) {
+      return getpriority(PRIO_PROCESS, static_cast<id_t>(solver)) == expected;
+    };
+  };
+  EXPECT_TRUE(comesTrueOf(nicenessIs(std::min(19, own + 7)), 7));
+  EXPECT_TRUE(comesTrueOf(nicenessIs(own), 0));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(SolverProcess, AMemoryLimitThatIsNoneIsNamed) {

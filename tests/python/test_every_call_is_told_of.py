@@ -1,0 +1,154 @@
+"""No call goes above its budget without a word: what steps keep, and calls that raise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from inside_budget import Watched
+from own_process import in_a_process_of_its_own
+from torch import nn
+from zoo import differences
+
+import poet
+
+_WIDTH, _ROWS, _CALLS = 64, 512, 14
+_ODD = (7, 10)  # calls in which something happens
+_GRAPH_AT_TIMES = ("graph at times", "second order at times")
+
+
+class _Steps:
+    """A step that keeps `what` in some calls, or raises."""
+
+    def __init__(self, what: str) -> None:
+        torch.manual_seed(0)
+        layers = [m for _ in range(5) for m in (nn.Linear(_WIDTH, _WIDTH), nn.Tanh())]
+        self.net = nn.Sequential(*layers)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3, foreach=False)
+        self.kept: list[torch.Tensor] = []
+        self.more: list[Any] = []
+        self.calls = 0
+        self._what = what
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        call = self.calls
+        self.calls += 1
+        self.optimizer.zero_grad()
+        if self._what == "second order at times":
+            x = x.clone().requires_grad_()
+        h = self._forward(x, call in _ODD)
+        if self._what == "interrupt in backward" and call in _ODD:
+            h.register_hook(_interrupt)
+        if self._what == "error" and call in _ODD:
+            raise ValueError("of the step's own")
+        loss = h.square().mean()
+        if self._what == "second order at times":
+            (slope,) = torch.autograd.grad(h.sum(), x, create_graph=True)
+            loss = loss + (slope.norm(dim=1) - 1).square().mean()
+        graph_stays = self._what == "graph" or (call in _ODD and self._what in _GRAPH_AT_TIMES)
+        loss.backward(retain_graph=graph_stays)
+        self.optimizer.step()
+        if call in _ODD and self._what in _GRAPH_AT_TIMES:
+            self.kept.append(loss)
+        if call >= 6 and self._what in ("graph", "output"):
+            self.kept.append(loss if self._what == "graph" else h.detach())
+        if len(self.kept) > 3:
+            self.kept.clear()
+        return loss.detach()
+
+    def _forward(self, x: torch.Tensor, odd: bool) -> torch.Tensor:
+        """What it makes is the same, odd or not; what is kept of it is not."""
+        h = x
+        for layer in self.net:
+            h = layer(h)
+            if isinstance(layer, nn.Tanh) and self._what == "gradients in a hook at times":
+                h.register_hook(self.kept.append if odd else _look)
+            if isinstance(layer, nn.Linear) and odd and self._what == "activations at times":
+                self.kept.append(h)
+        return h
+
+    def between(self, call: int) -> None:
+        """What the program does after the call."""
+        if self._what == "activations at times":
+            self.kept.clear()
+        if call not in _ODD:
+            return
+        if self._what == "copies of the state":
+            self.more.append(copy.deepcopy(self.net.state_dict()))
+        if self._what == "small tensors":
+            self.more.append([torch.zeros(15_000) for _ in range(20)])
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.net.state_dict())
+
+
+def _look(grad: torch.Tensor) -> None:
+    """Keeps nothing."""
+
+
+def _interrupt(grad: torch.Tensor) -> None:
+    raise KeyboardInterrupt
+
+
+def _batch(call: int) -> torch.Tensor:
+    return torch.randn(_ROWS, _WIDTH, generator=torch.Generator().manual_seed(call))
+
+
+def _result(step: Callable[[torch.Tensor], torch.Tensor], call: int) -> str:
+    try:
+        return str(step(_batch(call)).item())
+    except (ValueError, KeyboardInterrupt) as error:
+        return type(error).__name__
+
+
+def _check(what: str, paging: bool) -> None:
+    plain = _Steps(what)
+    results = []
+    for i in range(_CALLS):
+        results.append(_result(plain, i))
+        plain.between(i)
+    probe = _Steps(what if what.startswith("second order") else "")
+    probe(_batch(0))
+    graph = poet.trace(probe, _batch(1))
+    del probe
+    plain.kept.clear()
+    plain.more.clear()
+    asked: dict[str, Any] = {"paging": paging, "cache_dir": None, "time_limit_s": 1}
+    least = poet.solve(graph=graph, ram_budget=1, **asked).least_ram_budget
+    assert least is not None
+    budget = least + 3 * (graph.plain_peak_bytes() - least) // 10
+    with Watched(measured=True) as watched:
+        own = _Steps(what)
+        step = poet.wrap(own, ram_budget=budget, background=False, **asked)
+        got = []
+        for i in range(_CALLS):
+            got.append(_result(lambda x: watched.call(step, (x,)), i))
+            own.between(i)
+    assert got == results
+    assert differences(plain.state(), own.state()) == []
+    assert step.stats.followed_steps > 0 or what == "graph"  # a graph that is kept is in no plan
+    watched.check(budget, planned=False)
+
+
+_WHATS = (
+    "output",
+    "graph",
+    "error",
+    "interrupt in backward",
+    *_GRAPH_AT_TIMES,
+    "gradients in a hook at times",
+    "activations at times",
+    "copies of the state",
+    "small tensors",
+)
+# Copying the state brings back between two calls what is away: that is there when the next begins.
+_CASES = [(w, p) for w in _WHATS for p in (False, True) if not p or w != "copies of the state"]
+
+
+@pytest.mark.parametrize(("what", "paging"), _CASES)
+def test_calls_are_inside_or_told_of(what: str, paging: bool) -> None:
+    """Outputs are kept, let go of and kept again; what an error brings back takes memory, too."""
+    in_a_process_of_its_own(_check, what, paging)
