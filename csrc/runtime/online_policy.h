@@ -149,6 +149,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
 
   // Bytes that are resident now, as the budget counts them.
   int64_t residentBytes() const;
+  bool hasRoomFor(int64_t bytes) const { return residentBytes() + bytes <= options_.budget_bytes; }
   // Those of them that the tap does not count. Stays as it is while the tap is in.
   int64_t baseBytes() const { return base_bytes_; }
   // Where it is known better than by what the step has shown.

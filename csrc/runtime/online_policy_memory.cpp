@@ -477,8 +477,7 @@ void OnlinePolicy::restoreAll(bool to_budget) {
       if (is_away(v) && !(may_stay && hasCopy(v))) bring_back(v);
     }
     for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-      if (may_stay && is_away(v) && residentBytes() + at(v).bytes <= options_.budget_bytes)
-        bring_back(v);
+      if (may_stay && is_away(v) && hasRoomFor(at(v).bytes)) bring_back(v);
     }
   };
   bring_all_back();

@@ -224,6 +224,7 @@ class POET_API Session final : public Listener,
   void noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
               std::unique_lock<std::mutex>& lock);
+  void bringBackToBudget();
   void endPolicy(bool failed, const std::string& error, StepReport& report);
 
   // session_paging.cpp

@@ -189,9 +189,24 @@ void Session::makeRoom(int64_t bytes) {
   policy_.makeRoom(bytes);
 }
 
+// What a plan had put away and the step, having left it, never showed. A later plan whose step does
+// not show it either counts it all the same, for whoever reads it.
+void Session::bringBackToBudget() {
+  const AllocatorTap::HiddenGuard hidden;
+  for (const StorageHold& storage : between_.alive()) {
+    if (!policy_.hasRoomFor(static_cast<int64_t>(storage->nbytes()))) continue;
+    try {
+      if (between_.restore(storage.get())) policy_.notePageIn();
+    } catch (const StoreError&) {
+      // Whoever reads it tries again, and is told.
+    }
+  }
+}
+
 void Session::endPolicy(bool failed, const std::string& error, StepReport& report) {
   if (!policy_.isActive()) return;
   policy_.restoreAll(/*to_budget=*/!failed && may_put_away_);
+  if (!failed) bringBackToBudget();
   left_behind_ = policy_.leftBehind();
   std::erase_if(left_behind_, [this](const WeakStorage& left) {  // the next call has others
     return std::any_of(inputs_.begin(), inputs_.end(), [&left](const WeakStorage& input) {

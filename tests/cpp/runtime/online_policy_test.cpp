@@ -18,6 +18,7 @@
 #include "methods/method.h"
 #include "schedule/simulator.h"
 #include "support/fails_once.h"
+#include "support/page_everything.h"
 #include "support/plan_builder.h"
 #include "support/temporary_folder.h"
 #include "support/torch_step.h"
@@ -37,9 +38,9 @@ void squeeze(Session& session, int64_t bytes = 1, Strictness strictness = Strict
 }
 
 // Likewise, with a store in that folder.
-void squeezeAndPage(Session& session, const std::string& folder) {
+void squeezeAndPage(Session& session, const std::string& folder, int64_t bytes = 1) {
   OnlineOptions options;
-  options.budget_bytes = 1;
+  options.budget_bytes = bytes;
   options.paging = true;
   options.profile = hostProfile();
   options.profile.store_read_rate = options.profile.store_write_rate = 1e9;
@@ -165,6 +166,30 @@ TEST(LivePolicies, OthersTrainWithPlansAlone) {
   for (const Method& method : allMethods()) {
     const bool has_one = methods::livePolicy(method.name).has_value();
     EXPECT_EQ(has_one, method.traits.live || method.name == "poet") << method.name;
+  }
+}
+
+// A layer that is frozen midway: its state is away between the plan's steps and never shown again.
+TEST(Departing, BringsBackWhatTheStepNeverShowedWhereThereIsRoom) {
+  const TemporaryFolder folder;
+  for (const int64_t budget : {int64_t{1} << 30, int64_t{1}}) {
+    const at::Tensor weight = at::ones({64, 64}), state = at::ones({64, 64});
+    bool frozen = false;
+    LiveStep live([&] {
+      weight.add_(1);
+      if (!frozen) state.add_(1);
+    });
+    live.trace();
+    squeezeAndPage(live.session(), folder.path(), budget);
+    live.plan(pageEverything(live.graph(), /*away=*/true));
+    live.run();
+    EXPECT_TRUE(isAway(state));
+    frozen = true;
+    live.run();
+    EXPECT_EQ(live.session().counters().departures, 1);
+    EXPECT_EQ(isAway(state), budget == 1);
+    live.session().bringBack();
+    EXPECT_TRUE(sameBits(state, at::full({64, 64}, 4.0f)));
   }
 }
 
