@@ -7,29 +7,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from poet import _C
 from poet._accelerator import UNCAPPED
 from poet._budgets import (
-    ByteBudget,
-    TimeBudget,
     format_bytes,
     format_seconds,
     is_share,
 )
-from poet._cache import Cache
-from poet._constraints import NO_SHARE, StepShare
 from poet._enums import Objective, Status
 from poet._errors import (
     ArgumentError,
     BudgetError,
-    BudgetWarning,
     NotBuiltError,
     PoetRuntimeError,
     StoreWarning,
 )
 from poet._memory import release_free_memory
+from poet._plan_news import PlanNews
+from poet._planning_options import PlanningOptions
 from poet._plans import PlanCache, PlanRequest, budget_bytes, deadline_seconds
 from poet._profile import with_known_watts
 from poet._solve import solve_on, solve_with_bar
@@ -37,7 +33,7 @@ from poet._store import StoreSpeed, host_speed, known_speed, store_speed
 from poet._store_watch import StoreWatch
 from poet._times_seen import OpTimes
 from poet._warn import warn
-from poet._without_plan import no_plan_error, told_without_plan
+from poet._without_plan import no_plan_error
 
 _WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE)
 _SHORTEST_SEARCH_S = 1.0
@@ -46,41 +42,6 @@ FIRST_OF_A_SHARE = (
     "the budget is a share of the plain step's peak, which is known once a call has shown it: the "
     "first call runs without a cap"
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanningOptions:
-    """What `poet.wrap` was asked for, checked.
-
-    Attributes:
-        platform: name of the device profile.
-        ram_budget: as the user gave it.
-        runtime_budget: as the user gave it.
-        minimize: the objective.
-        recompute: plans may recompute.
-        page_folder: where paged values go; None: nothing is paged.
-        cache: what lasts between runs; None: nothing.
-        time_limit_s: seconds that solving may take.
-        method: what plans.
-        share: what constraints on the whole training leave for a step.
-        background: training goes on while a plan is solved for.
-        online: the online policy keeps calls without a plan inside the budget.
-        live: no call has a plan: the method's own policy decides while each runs.
-    """
-
-    platform: str
-    ram_budget: ByteBudget
-    runtime_budget: TimeBudget | None
-    minimize: str
-    recompute: bool
-    page_folder: str | None
-    cache: Cache | None
-    time_limit_s: float
-    method: str = "poet"
-    share: StepShare = NO_SHARE
-    background: bool = True
-    online: bool = True
-    live: bool = False
 
 
 class StepPlanner:
@@ -106,6 +67,7 @@ class StepPlanner:
         self._session = session
         self._options = options
         self._say = say
+        self.news = PlanNews(say, options, strictness)
         cache = None if options.live else options.cache
         self._cached = None if cache is None else PlanCache(cache)
         self._op_times = OpTimes(session, self._cached)
@@ -124,9 +86,6 @@ class StepPlanner:
         self._largest_peak = 0
         self._accelerator = ""  # that the step trains on; "": the CPU
         self._policed_bytes = 0
-        self._warned = False
-        self._warned_of_excess = False
-        self._warned_of_no_solver = False
 
     def use_accelerator(self, device: str) -> None:
         """Before `prepare`: the step trains on that device, whose memory the budget counts.
@@ -188,17 +147,6 @@ class StepPlanner:
             self._device,
             self._strictness,
             self._options.method,
-        )
-
-    def tell_of_excess(self, report: dict[str, Any] | None) -> None:
-        """Warns once of a call that could not be kept inside the budget."""
-        if report is None or report["over_bytes"] == 0 or self._warned_of_excess:
-            return
-        self._warned_of_excess = True
-        warn(
-            f"poet: a step went above its budget: {report['over_text']}. Training goes on with the "
-            "same results; stats.steps_over_budget counts such steps.",
-            BudgetWarning,
         )
 
     def _measure_store(self) -> None:
@@ -321,7 +269,7 @@ class StepPlanner:
             if held.has_plan and self._put_in_force(variant, held):
                 self._borrowed.add(variant)
                 self.plans_of_other_sizes += 1
-                self._tell("plan of other sizes in force", held, graph, budget)
+                self.news.in_force("plan of other sizes in force", held, graph, budget)
                 return True
         return False
 
@@ -375,7 +323,8 @@ class StepPlanner:
         except PoetRuntimeError as error:
             if self._options.method != "poet":
                 raise
-            self._tell_of_no_solver(str(error))
+            self.message = str(error)
+            self.news.no_solver(self.message)
             return False
         finally:
             self._again.discard(variant)
@@ -384,32 +333,6 @@ class StepPlanner:
             if variant in self._watches:
                 self._watches[variant].restart()
         return True
-
-    def _tell_of_no_solver(self, error: str) -> None:
-        self.message = error
-        self._say(f"no plan yet: {error}")
-        if self._warned_of_no_solver:
-            return
-        self._warned_of_no_solver = True
-        warn(
-            f"poet could not look for a plan: {error} Training goes on without one, and its memory "
-            "may exceed the budget; later calls try again.",
-            BudgetWarning,
-        )
-
-    def _tell_of_outgrown_plan(self, graph: _C.Graph, schedule: _C.Schedule, budget: int) -> None:
-        self.message = schedule.message
-        goes_on = (
-            "Calls that would exceed it end with BudgetError."
-            if self._strictness == "hard"
-            else "Training goes on with that plan, above the budget."
-        )
-        warn(
-            f"poet found no plan within {budget} bytes ({format_bytes(budget)}) any more: "
-            f"{format_bytes(graph.base_bytes)} lie beside the step, more than when its plan was "
-            f"made. {schedule.message}. {goes_on}",
-            BudgetWarning,
-        )
 
     def _use_kept(self, variant: int, graph: _C.Graph) -> bool:
         """Puts the plan in force that the cache has for this request."""
@@ -425,7 +348,7 @@ class StepPlanner:
             return False
         self._largest_peak = peak
         self.plans_from_cache += 1
-        self._tell("plan of an earlier run in force", schedule, graph, budget)
+        self.news.in_force("plan of an earlier run in force", schedule, graph, budget)
         return True
 
     def _solve(self, variant: int, graph: _C.Graph) -> None:
@@ -458,7 +381,8 @@ class StepPlanner:
             if in_force:
                 return  # the plan in force keeps the budget all the same
             if variant in self._outgrown:
-                self._tell_of_outgrown_plan(graph, schedule, budget)
+                self.message = schedule.message
+                self.news.outgrown_plan(schedule, graph, budget)
                 return
             kept = self._within_memory_alone(graph, request, budget, found)
             if self.stopped.is_set():
@@ -466,12 +390,12 @@ class StepPlanner:
             if kept is None:
                 self._do_without(variant, schedule, budget)
                 return
-            self._warn_without_plan(schedule, budget, graph.plain_seconds, kept)
+            self.news.without_plan(schedule, budget, graph.plain_seconds, kept=kept)
             schedule = _C.held_to(kept, f"within the memory budget alone: {schedule.message}", None)
         elif self._cached is not None and roomy is None:
             self._cached.keep(graph, request, found)
         if self._put_in_force(variant, schedule):
-            self._tell("plan in force", schedule, graph, budget)
+            self.news.in_force("plan in force", schedule, graph, budget)
         else:  # paging has just been given up
             self._solve(variant, graph)
 
@@ -552,7 +476,7 @@ class StepPlanner:
             self.no_plan = no_plan_error(schedule, budget, self._options.time_limit_s)
             raise self.no_plan
         plain_seconds = self._session.graph_of(variant).plain_seconds
-        self._warn_without_plan(schedule, budget, plain_seconds)
+        self.news.without_plan(schedule, budget, plain_seconds, is_policed=self._policed_bytes > 0)
 
     def _shows_bar(self) -> bool:
         """Training stands still meanwhile, and somebody watches."""
@@ -601,44 +525,5 @@ class StepPlanner:
         device = _C.DeviceProfile.by_name(self._options.platform)
         return with_known_watts(device, self._options.cache)
 
-    def _tell(self, what: str, schedule: _C.Schedule, graph: _C.Graph, budget: int) -> None:
-        extra = format_seconds(schedule.makespan_seconds - graph.plain_seconds)
-        share = 100 * (schedule.makespan_seconds / max(graph.plain_seconds, 1e-12) - 1)
-        self._say(
-            f"{what}: peak {format_bytes(schedule.peak_bytes)} of {format_bytes(budget)}, "
-            f"{share:+.1f} % time predicted ({extra} more a step)"
-        )
 
-    def _warn_without_plan(
-        self,
-        schedule: _C.Schedule,
-        budget: int,
-        plain_seconds: float,
-        kept: _C.Schedule | None = None,
-    ) -> None:
-        """`kept`: the plan that keeps the memory budget alone; None: there is none."""
-        if self._warned:
-            return
-        self._warned = True
-        if kept is not None:
-            goes_on = (
-                "with a plan that keeps the memory budget alone, and takes "
-                f"{format_seconds(kept.makespan_seconds)} a step by prediction."
-            )
-        elif self._policed_bytes:
-            goes_on = "without a plan: the online policy keeps it inside the budget where it can."
-        else:
-            goes_on = "without a plan: its memory may exceed the budget."
-        told = told_without_plan(
-            schedule,
-            budget,
-            plain_seconds,
-            joules=self._options.share.joules,
-            time_limit_s=self._options.time_limit_s,
-            may_page=self._options.page_folder is not None,
-            memory_can_be_kept=kept is not None,
-        )
-        warn(f"{told} Training goes on {goes_on}", BudgetWarning)
-
-
-__all__ = ["PlanningOptions", "StepPlanner"]
+__all__ = ["StepPlanner"]

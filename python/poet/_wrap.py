@@ -22,7 +22,7 @@ from poet._live import check_step
 from poet._memory import give_memory_back
 from poet._methods import Method, check_method, methods
 from poet._names import known_words_only
-from poet._planning import PlanningOptions
+from poet._planning_options import PlanningOptions
 from poet._shared_budget import Budget
 from poet._solve import flag, parse_objective
 from poet._store import folder_for_method

@@ -33,7 +33,8 @@ from poet._live import (
     tensors_in,
     verify_wanted,
 )
-from poet._planning import PlanningOptions, StepPlanner
+from poet._planning import StepPlanner
+from poet._planning_options import PlanningOptions
 from poet._shared_budget import Budget
 from poet._stats import StepStats
 from poet._waiting import Gate
@@ -191,7 +192,7 @@ class WrappedStep:
         shown = batch or tensors_behind((args, kwargs))
         self._plan_anew(self._session.take_grown())  # by calls that failed
         self._session.expect_batch(shown)
-        tell = self._planner.tell_of_excess
+        tell = self._planner.news.excess
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
             result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
             tell(excess)
