@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,8 +48,9 @@ def resident_bytes(beside: Iterable[nn.Module | torch.Tensor] = ()) -> int:
 def budget_at(share: float, step: Callable[..., Any], *args: Any) -> int:
     """That share of what the step takes above what lies beside it: other tests' tensors, say.
 
-    Runs the step, to record it.
+    Runs the step, to record it. What garbage would take with it later is no part of that.
     """
+    gc.collect()
     graph = poet.trace(step, *args)
     beside = graph.base_bytes
     return beside + int(share * (graph.plain_peak_bytes() - beside))
