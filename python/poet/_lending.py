@@ -35,10 +35,11 @@ class _Lending:
     def __init__(self) -> None:
         self._depth = _Depth()
         self._own: list[tuple[object, str, object, object]] = []  # owner, name, PyTorch's, poet's
+        self._is_on = False
 
     def begin(self) -> None:
         """Also where it is on already: Inductor may have been imported since."""
-        if not self._own:
+        if not self._is_on:
             own = torch._C._FunctionBase.saved_tensors
             self._put(BackwardCFunction, "saved_tensors", property(self._saved_tensors(own)))
             for name in ("apply", "apply_boxed"):
@@ -46,11 +47,13 @@ class _Lending:
                     self._replace(BackwardCFunction, name, self._backward_of_function)
             for module in _BACKWARD_MODULES:
                 self._replace(sys.modules[module], _BACKWARD, self._backward_pass)
+            self._is_on = True
         compiled = getattr(sys.modules.get(_COMPILED[0]), _COMPILED[1], None)
         if compiled is not None and all(owner is not compiled for owner, *_ in self._own):
             self._replace(compiled, "__call__", self._compiled)
 
     def end(self) -> None:
+        self._is_on = False
         for owner, name, own, put in reversed(self._own):
             if vars(owner).get(name) is not put:
                 continue  # somebody else has put something there meanwhile
@@ -64,6 +67,10 @@ class _Lending:
         self._put(owner, name, wrap(getattr(owner, name)))
 
     def _put(self, owner: Any, name: str, put: object) -> None:
+        for known_owner, known_name, _, known in self._own:  # Ctrl-C came in the middle of this
+            if known_owner is owner and known_name == name:
+                setattr(owner, name, known)
+                return
         self._own.append((owner, name, vars(owner).get(name), put))
         setattr(owner, name, put)
 

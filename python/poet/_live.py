@@ -246,10 +246,24 @@ def run_step(
             _keep_what_was_read(session, error)
             raise
         finally:
-            if _C.is_listening():
-                report = _end_step(session, failed)
-                _tell_of_failed(report, failed, tell)
+            try:
+                report = _end_open_step(session, failed, tell)
+            finally:
+                if _C.is_listening():
+                    _end_open_step(session, failed, tell)
+    assert report is not None
     return result, report
+
+
+def _end_open_step(
+    session: _C.Session, failed: bool, tell: Callable[[dict[str, Any]], object] | None
+) -> dict[str, Any] | None:
+    """Ends what has begun, if it has. Called twice: Ctrl-C may come before it gets there."""
+    if not _C.is_listening():
+        return None
+    report = _end_step(session, failed)
+    _tell_of_failed(report, failed, tell)
+    return report
 
 
 def _tell_of_failed(
@@ -300,9 +314,11 @@ def run_unrecorded(
             _keep_what_was_read(session, error)
             raise
         finally:
-            if _C.is_listening():
-                report = _end_step(session, failed)
-                _tell_of_failed(report, failed, tell)
+            try:
+                report = _end_open_step(session, failed, tell)
+            finally:
+                if _C.is_listening():
+                    _end_open_step(session, failed, tell)
     return result, report
 
 

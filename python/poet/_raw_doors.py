@@ -95,13 +95,15 @@ class _RawDoors:
 
     Thread-safe. At other times the methods of torch.Tensor are PyTorch's own; the functions
     to_dlpack and swap_tensors, and new storages, are watched from the first step on. Sessions are
-    not kept alive: one that ends brings its values back itself.
+    not kept alive: one that ends brings its values back itself. Ctrl-C may come in the middle of a
+    change: what is put in place of what is known before it is, until all is as it was.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a session may end while the lock is held
         self._sessions: list[weakref.ref[_C.Session]] = []
         self._own: dict[tuple[object, str], object] = {}
+        self._put: dict[tuple[object, str], object] = {}
         self._installed = False
         self._watches_functions = False
         self._inside = _Inside()
@@ -128,20 +130,24 @@ class _RawDoors:
         lending.begin()
         if self._installed:
             return
-        self._installed = True
         self._watch_functions()
         for owner, name in _doors():
             method = getattr(owner, name, None)
             if method is None:
                 continue
-            if name in vars(owner):
-                self._own[owner, name] = vars(owner)[name]
-            if name == "_typed_storage":
-                watched = self._reading(method)
-            else:
-                gives = name in _KEEPS_MEMORY, name in _GIVES_POINTER, name in _POINTERS
-                watched = self._watched(method, *gives)
-            setattr(owner, name, watched)
+            if (owner, name) not in self._put:
+                if name in vars(owner):
+                    self._own[owner, name] = vars(owner)[name]
+                self._put[owner, name] = self._door(name, method)
+            setattr(owner, name, self._put[owner, name])
+        self._installed = True
+
+    def _door(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        if name == "_typed_storage":
+            return self._reading(method)
+        return self._watched(
+            method, name in _KEEPS_MEMORY, name in _GIVES_POINTER, name in _POINTERS
+        )
 
     def _watch_functions(self) -> None:
         # For good: a name that a program has imported would lead past a door that comes and goes.
@@ -155,15 +161,17 @@ class _RawDoors:
         _watch_new_storages()
 
     def _uninstall(self) -> None:
-        if not self._installed:
+        if not self._put:
             return
         self._installed = False
         lending.end()
-        for owner, name in _doors():
+        for owner, name in self._put:
             if (owner, name) in self._own:
-                setattr(owner, name, self._own.pop((owner, name)))
+                setattr(owner, name, self._own[owner, name])
             elif name in vars(owner):
                 delattr(owner, name)
+        self._put.clear()
+        self._own.clear()
 
     def touch(
         self,
