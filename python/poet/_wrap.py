@@ -239,8 +239,9 @@ def _check_hard(ram_budget: ByteBudget, strict: bool | None, can: Method, police
     if not is_policed or not polices:
         got = "the online policy off" if is_policed else f"method={can.name!r}"
         raise ArgumentError(
-            'hard=True: expected method="poet" and the online policy (docs/online.md), which '
-            f"keeps calls without a plan inside the budget; got {got}. Leave one of them out."
+            'hard=True: expected method="poet", or one that decides while the step runs, and the '
+            "online policy (docs/online.md), which keeps calls without a plan inside the budget; "
+            f"got {got}. Leave one of them out."
         )
 
 

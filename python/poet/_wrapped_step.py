@@ -82,6 +82,7 @@ class _Rest:
     def __init__(self) -> None:
         self._shapes: tuple[object, ...] = ()  # of the last call
         self.skipped = 0
+        self.failed = 0  # of those
         self._left = 0
         self._longest = 1
         self._new = 0  # recorded calls in a row that met a stream for the first time
@@ -194,7 +195,11 @@ class WrappedStep:
         self._session.expect_batch(shown)
         tell = self._planner.news.excess
         if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
-            result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
+            try:
+                result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
+            except BaseException:
+                self._rest.failed += 1
+                raise
             tell(excess)
             return result
         result, report = run_step(self._session, self._step, args, kwargs, inputs=batch, tell=tell)
@@ -401,6 +406,7 @@ class WrappedStep:
             for s in list(self._planner.schedules.values())
         )
         counters["steps"] += self._rest.skipped
+        counters["failed_steps"] += self._rest.failed
         counters["paging_trouble"] = counters["paging_trouble"] or self._planner.paging_trouble
         return StepStats(
             plans=plans,

@@ -757,6 +757,15 @@ def test_a_step_without_a_plan_is_recorded_now_and_then_only() -> None:
     assert stats.traced_steps + stats.unrecorded_steps == 60
     assert stats.traced_steps < 20
 
+    def stumble(_: torch.Tensor) -> None:
+        raise ValueError("a bad batch")
+
+    model.before_backward = stumble
+    for _ in range(20):  # recorded or not
+        with pytest.raises(ValueError, match="a bad batch"):
+            step(model.x, model.y)
+    assert step.stats.failed_steps == 20 and step.stats.steps == 80
+
 
 def test_a_first_call_that_cannot_fit_is_an_error_and_leaves_no_trace() -> None:
     model = _Model()
