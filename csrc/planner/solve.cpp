@@ -179,7 +179,7 @@ class AwaySearch {
                                     .one_class_of_several = one_of_several || wakes});
     // Transfers between steps take time: with less of them away the deadline might be kept.
     if (mayChoose() && one_of_several && count > 0 && options.runtime_budget_seconds &&
-        found.status == Status::kInfeasible)
+        found.status == Status::kInfeasible && !isTooSlow())
       found.status = Status::kTimeLimit;
     return found;
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,16 @@ TEST(Away, MoreIsAwayThanMustBeWhereThatCostsLess) {
     ASSERT_TRUE(one->bound_all);
     EXPECT_DOUBLE_EQ(*one->bound_all, weights.graph.plainSeconds());
   }
+}
+
+// Whatever is away: that no other choice keeps it either needs no search.
+TEST(Away, ADeadlineBelowThePlainStepIsInfeasible) {
+  const FrozenWeights weights;
+  SolveOptions options = within(209);
+  options.runtime_budget_seconds = 0.5 * weights.graph.plainSeconds();
+  const Schedule none = solve(weights.graph, deviceWithStore(), options);
+  EXPECT_EQ(none.status, Status::kInfeasible);
+  EXPECT_NE(none.message.find("plain training alone takes"), std::string::npos) << none.message;
 }
 
 TEST(Away, AStartWithSomethingElseAwayIsNotLost) {
