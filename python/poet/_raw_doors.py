@@ -105,6 +105,7 @@ class _RawDoors:
         self._own: dict[tuple[object, str], object] = {}
         self._put: dict[tuple[object, str], object] = {}
         self._installed = False
+        self._functions: dict[str, Callable[..., Any]] = {}  # PyTorch's own
         self._watches_functions = False
         self._inside = _Inside()
 
@@ -153,12 +154,14 @@ class _RawDoors:
         # For good: a name that a program has imported would lead past a door that comes and goes.
         if self._watches_functions:
             return
-        self._watches_functions = True
-        to_dlpack = torch._C._to_dlpack
-        _put_in_place_of(to_dlpack, self._watched(to_dlpack, for_good=True))
-        swap = torch._C._swap_tensor_impl
-        _put_in_place_of(swap, _swapping(swap))
+        for name, watching in (
+            ("_to_dlpack", functools.partial(self._watched, for_good=True)),
+            ("_swap_tensor_impl", _swapping),
+        ):
+            own = self._functions.setdefault(name, getattr(torch._C, name))
+            _put_in_place_of(own, watching(own))
         _watch_new_storages()
+        self._watches_functions = True
 
     def _uninstall(self) -> None:
         if not self._put:
