@@ -20,6 +20,9 @@ inline constexpr double kSecondsTolerance = 1e-9;  // relative
 inline constexpr double kOptimalGap = 1e-6;  // relative
 // Of the plain step's cost: how far a plan may be from the bound for a search to end.
 inline constexpr double kCloseEnough = kOptimalGap / 2;
+// A step to a proof need not look for plans that are better by less: that there is none below ends
+// the search.
+inline constexpr double kTooLittle = 0.9 * kCloseEnough;
 
 // A schedule that was given to start from, as it stands: with the figures of this graph and device.
 // None where it is no schedule of this graph.

@@ -215,7 +215,7 @@ class BoundAtMoments {
   // returned where it costs less than the best plan.
   std::optional<std::vector<double>> prove(const Program& program, Relaxation& root, bool is_last) {
     if (root.x.empty() || best_cost_ >= kInfinity) return std::nullopt;
-    const double cutoff = scaled(best_cost_);
+    const double cutoff = scaled(best_cost_ - kTooLittle * fine_.plain_seconds);
     Relaxation below = root;
     const int free_columns = fixByReducedCost(cutoff, below);
     const double share = free_columns <= kFewFreeColumns ? kShareOfSmallSearch : kShareOfSearch;

@@ -540,7 +540,7 @@ class PlanSearch::Turns {
   void solveWholeProgram() {
     if (finished() || goal_.least_peak || !outcome_.best || relaxation_.x.empty()) return;
     if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain)) return;
-    const double cutoff = scaled(outcome_.best_cost);
+    const double cutoff = scaled(outcome_.best_cost - replayCost(kTooLittle));
     const double seconds =
         std::min(deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds);
     Relaxation below = relaxation_;
