@@ -248,9 +248,8 @@ def run_step(
         finally:
             try:
                 report = _end_open_step(session, failed, tell)
-            finally:
-                if _C.is_listening():
-                    _end_open_step(session, failed, tell)
+            finally:  # Ctrl-C may have come before it got there
+                _end_open_step(session, failed, tell)
     assert report is not None
     return result, report
 
@@ -258,7 +257,7 @@ def run_step(
 def _end_open_step(
     session: _C.Session, failed: bool, tell: Callable[[dict[str, Any]], object] | None
 ) -> dict[str, Any] | None:
-    """Ends what has begun, if it has. Called twice: Ctrl-C may come before it gets there."""
+    """Ends what has begun, if it has, and has not been ended."""
     if not _C.is_listening():
         return None
     report = _end_step(session, failed)
@@ -316,9 +315,8 @@ def run_unrecorded(
         finally:
             try:
                 report = _end_open_step(session, failed, tell)
-            finally:
-                if _C.is_listening():
-                    _end_open_step(session, failed, tell)
+            finally:  # Ctrl-C may have come before it got there
+                _end_open_step(session, failed, tell)
     return result, report
 
 
