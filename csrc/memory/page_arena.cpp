@@ -26,6 +26,8 @@ constexpr int kMostPieces = 64;
 constexpr Page kLongestPiece = 4;
 // A process may have 65,530 mappings; some are for others.
 constexpr int64_t kMostMappings = 16384;
+// From here on pages that were moved leave places behind that are mapped anew: these merge.
+constexpr int64_t kManyMappings = 4096;
 
 // Of the address space that a limit (RLIMIT_AS) leaves the process: the rest is for stacks,
 // libraries and what others allocate.
@@ -38,6 +40,13 @@ size_t addressSpaceLeft() {
   std::ifstream("/proc/self/statm") >> used_pages;
   const size_t used = used_pages * kPageBytes;
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+// Whether the kernel counts all memory that a process may write to against what there is.
+bool promisesOnlyWhatThereIs() {
+  int mode = 0;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
+  return mode == 2;
 }
 
 // Address space without memory, and without the right to it.
@@ -55,6 +64,7 @@ void* reserve(void* at, size_t bytes) {
 
 PageArena::PageArena(size_t bytes) {
   if (::sysconf(_SC_PAGESIZE) != static_cast<long>(kPageBytes)) return;  // a system of larger pages
+  findWhetherRightsCount();
   bytes = std::min(bytes, addressSpaceLeft() / kPartOfLimit / kPageBytes * kPageBytes);
   for (; bytes >= kLeastReserve; bytes /= 2) {
     void* const space = reserve(nullptr, bytes);
@@ -77,13 +87,34 @@ void* PageArena::addressOf(Page page) const {
 // ------------------------------------------------------------------------------------------------
 // pages
 
+void PageArena::findWhetherRightsCount() {
+  static const bool always = promisesOnlyWhatThereIs();
+  rlimit limit{};
+  rights_count_ =
+      always || ::getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+// Whether the place keeps its mapping when its pages go.
+bool PageArena::keepsRights(PageRun run) const {
+  return !rights_count_ && (map_.numMappings() < kManyMappings || map_.isHome(run));
+}
+
+bool PageArena::unmap(PageRun run) {
+  if (reserve(addressOf(run.begin), size_t{run.size()} * kPageBytes) == MAP_FAILED) return false;
+  map_.setHome(run);
+  return true;
+}
+
 bool PageArena::makeResident(Page begin, Page end) {
   bool done = true;
   Page fresh = 0;
   map_.forEachRun(begin, end, false, [&](PageRun run) {
     const size_t bytes = size_t{run.size()} * kPageBytes;
-    done = ::mprotect(addressOf(run.begin), bytes, PROT_READ | PROT_WRITE) == 0;
-    if (!done) return false;
+    if (!map_.isWritable(run)) {
+      done = ::mprotect(addressOf(run.begin), bytes, PROT_READ | PROT_WRITE) == 0;
+      if (!done) return false;
+      map_.setWritable(run, true);
+    }
 #ifdef MADV_POPULATE_WRITE
     ::madvise(addressOf(run.begin), bytes, MADV_POPULATE_WRITE);  // in one go; else fault by fault
 #endif
@@ -108,9 +139,8 @@ bool PageArena::move(PageRun run, Page to) {
   }
   map_.move(run, to);
   moved_ += run.size();
-  // Without pages it needs no right to any, which a limit on data would count. Where that cannot
-  // be said, it is a free place all the same.
-  if (reserve(from, bytes) != MAP_FAILED) map_.setHome(run);
+  // Where it cannot be unmapped it is a free place all the same.
+  if (!keepsRights(run)) unmap(run);
   return true;
 #else
   return false;
@@ -159,15 +189,11 @@ std::vector<PageArena::Free>::iterator PageArena::mostResident() {
   return most == free_.end() || most->resident == 0 ? free_.end() : most;
 }
 
-// Where there are many mappings already, a free place stays writable: it makes none more.
+// Where there are too many mappings already it keeps its own: it makes none more.
 bool PageArena::drop(PageRun run) {
+  if (!keepsRights(run) && map_.numMappings() < kMostMappings) return unmap(run);
   const size_t bytes = size_t{run.size()} * kPageBytes;
-  if (map_.numMappings() >= kMostMappings) {
-    if (::madvise(addressOf(run.begin), bytes, MADV_DONTNEED) != 0) return false;
-  } else {
-    if (reserve(addressOf(run.begin), bytes) == MAP_FAILED) return false;
-    map_.setHome(run);
-  }
+  if (::madvise(addressOf(run.begin), bytes, MADV_DONTNEED) != 0) return false;
   map_.setResident(run, false);
   return true;
 }
@@ -318,6 +344,19 @@ void PageArena::restart(int64_t bytes) {
   const int64_t excess = num_resident_ - most_in_use_;
   if (excess > 0) giveBack(static_cast<Page>(excess));
   most_resident_ = num_resident_;
+  const bool counted = std::exchange(rights_count_, true);
+  findWhetherRightsCount();
+  if (rights_count_ && !counted) giveRightsBack();
+}
+
+// Of places that have kept them.
+void PageArena::giveRightsBack() {
+  std::vector<PageRun> idle;
+  map_.forEachIdleRun([&](PageRun run) {
+    idle.push_back(run);
+    return true;
+  });
+  for (const PageRun run : idle) unmap(run);
 }
 
 PageArena::Counters PageArena::counters() const {

@@ -23,8 +23,12 @@ namespace poet {
 // high-water mark is that of the blocks in use, and fragmentation costs next to nothing.
 //
 // Blocks begin and end at pages; free neighbours merge. A block goes where most of its pages are
-// resident already, of those places into the smallest. What has no pages is not writable (and so
-// does not count towards RLIMIT_DATA).
+// resident already, of those places into the smallest.
+//
+// What has no pages need not be writable; but to say so, and to take it back, are calls of the
+// kernel that take as long as a move. So places keep the right to pages they had once, where nobody
+// counts it: under RLIMIT_DATA, and where the kernel promises no more memory than there is, what
+// has no pages is not writable.
 //
 // Thread-safe, and usable in a child after fork().
 class POET_API PageArena {
@@ -88,6 +92,10 @@ class POET_API PageArena {
   Page moveIn(PageRun place, Page pages);
   bool move(PageRun run, Page to);
   bool drop(PageRun run);
+  bool unmap(PageRun run);
+  bool keepsRights(PageRun run) const;
+  void findWhetherRightsCount();
+  void giveRightsBack();
   std::vector<Free>::iterator mostResident();
   void giveBack(Page pages);
   Page giveBack(Free& block, Page pages);
@@ -100,6 +108,7 @@ class POET_API PageArena {
   std::vector<Page> block_pages_;  // of a block in use, at its first page
   PageMap map_;
   bool can_move_ = true;
+  bool rights_count_ = true;  // what is writable counts, with or without pages
   int64_t in_use_ = 0;
   int64_t num_resident_ = 0;
   int64_t most_in_use_ = 0;

@@ -1,5 +1,5 @@
-// PageMap: which pages of an address range are resident, and which of them the kernel can move as
-// one.
+// PageMap: which pages of an address range are resident, which may be, and which of them the kernel
+// can move as one.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct PageRun {
 // moved is still filed under the place where it was first mapped, so pages that were moved by
 // different distances belong to different mappings, and a move takes the pages of one mapping
 // alone. `shift` is how far a page lies from that place; a piece is a run of resident pages of one
-// shift.
+// shift. What is writable belongs to another mapping than what is not.
 class PageMap {
  public:
   Page countResident(Page begin, Page end) const {
@@ -35,24 +35,39 @@ class PageMap {
     return count;
   }
 
-  void setResident(PageRun run, bool resident) {
-    if (known() <= run.end) resident_.resize(run.end / kWordBits + 1, 0);
+  void setResident(PageRun run, bool resident) { set(resident_, run, resident); }
+
+  // Resident pages must be writable.
+  void setWritable(PageRun run, bool writable) {
     edges_ -= countEdges(run);
-    forEachWord(run.begin, run.end, [&](size_t word, uint64_t mask) {
-      resident_[word] = resident ? resident_[word] | mask : resident_[word] & ~mask;
-    });
+    set(writable_, run, writable);
     edges_ += countEdges(run);
   }
+  bool isWritable(PageRun run) const {
+    return next(writable_, run.begin, run.end, false) >= run.end;
+  }
 
-  // Pages that were mapped where they lie.
-  void setHome(PageRun run) { setShift(run, 0); }
+  // Pages that are mapped where they lie, anew: neither resident nor writable.
+  void setHome(PageRun run) {
+    setShift(run, 0);
+    setWritable(run, false);
+    setResident(run, false);
+  }
+  bool isHome(PageRun run) const {
+    for (Page p = run.begin; p < std::min<Page>(run.end, static_cast<Page>(shift_.size())); ++p) {
+      if (shift_[p] != 0) return false;
+    }
+    return true;
+  }
 
-  // The pages of a piece now lie at `to` and after it; where they lay is a mapping without pages.
+  // The pages of a piece now lie at `to` and after it; where they lay is the same mapping without
+  // pages.
   void move(PageRun run, Page to) {
     const auto shift = static_cast<int32_t>(int64_t{to} - run.begin) + shiftOf(run.begin);
     setResident(run, false);
     const PageRun there{to, to + run.size()};
     setShift(there, shift);
+    setWritable(there, true);
     setResident(there, true);
   }
 
@@ -61,10 +76,21 @@ class PageMap {
   template <class Visit>
   void forEachRun(Page begin, Page end, bool resident, Visit&& visit) const {
     for (Page p = begin; p < end;) {
-      p = next(p, end, resident);
+      p = next(resident_, p, end, resident);
       if (p >= end) return;
-      const Page stop = next(p, end, !resident);
+      const Page stop = next(resident_, p, end, !resident);
       if (!visit(PageRun{p, stop})) return;
+      p = stop;
+    }
+  }
+
+  // Likewise, of all pages that are writable and not resident.
+  template <class Visit>
+  void forEachIdleRun(Visit&& visit) const {
+    const auto all = static_cast<Page>(writable_.size() * kWordBits);
+    for (Page p = 0; (p = next(writable_, p, all, true)) < all;) {
+      const Page stop = next(writable_, p, all, false);
+      forEachRun(p, stop, false, visit);
       p = stop;
     }
   }
@@ -84,11 +110,19 @@ class PageMap {
     });
   }
 
-  // How many mappings the range is, at most: they end where resident pages do, and where pieces do.
+  // How many mappings the range is: they end where writable pages do, and where pieces do.
   int64_t numMappings() const { return edges_ + seams_ + 1; }
 
  private:
   static constexpr Page kWordBits = 64;
+  using Bits = std::vector<uint64_t>;  // one a page
+
+  static void set(Bits& bits, PageRun run, bool value) {
+    if (bits.size() <= run.end / kWordBits) bits.resize(run.end / kWordBits + 1, 0);
+    forEachWord(run.begin, run.end, [&](size_t word, uint64_t mask) {
+      bits[word] = value ? bits[word] | mask : bits[word] & ~mask;
+    });
+  }
 
   Page known() const { return static_cast<Page>(resident_.size() * kWordBits); }
 
@@ -103,32 +137,30 @@ class PageMap {
     }
   }
 
-  // The first page from p on that is (not) resident; end where there is none.
-  Page next(Page p, Page end, bool resident) const {
+  // The first page from p on whose bit is `value`; end where there is none.
+  static Page next(const Bits& bits, Page p, Page end, bool value) {
     while (p < end) {
       const size_t word = p / kWordBits;
-      if (word >= resident_.size()) return resident ? end : p;
-      const uint64_t bits = (resident ? resident_[word] : ~resident_[word]) >> (p % kWordBits);
-      if (bits != 0) return std::min(end, p + static_cast<Page>(std::countr_zero(bits)));
+      if (word >= bits.size()) return value ? end : p;
+      const uint64_t rest = (value ? bits[word] : ~bits[word]) >> (p % kWordBits);
+      if (rest != 0) return std::min(end, p + static_cast<Page>(std::countr_zero(rest)));
       p += kWordBits - p % kWordBits;
     }
     return end;
   }
 
-  bool isResident(Page p) const {
-    return p < known() && ((resident_[p / kWordBits] >> (p % kWordBits)) & 1) != 0;
-  }
+  bool isWritable(Page p) const { return isWritable(PageRun{p, p + 1}); }
 
-  // Pages of the run, and the one behind it, that are resident where the page before is not, or the
+  // Pages of the run, and the one behind it, that are writable where the page before is not, or the
   // other way round.
   int64_t countEdges(PageRun run) const {
     int64_t count = 0;
-    bool resident = run.begin > 0 && isResident(run.begin - 1);
+    bool writable = run.begin > 0 && isWritable(run.begin - 1);
     for (Page p = run.begin; p <= run.end;) {
-      const Page stop = next(p, run.end + 1, !resident);
+      const Page stop = next(writable_, p, run.end + 1, !writable);
       if (stop > run.end) break;
       ++count;
-      resident = !resident;
+      writable = !writable;
       p = stop;
     }
     return count;
@@ -153,8 +185,9 @@ class PageMap {
     seams_ += seams();
   }
 
-  std::vector<uint64_t> resident_;  // a bit a page
-  std::vector<int32_t> shift_;      // of the pages up to the last that was ever moved
+  Bits resident_;
+  Bits writable_;
+  std::vector<int32_t> shift_;  // of the pages up to the last that was ever moved
   int64_t edges_ = 0;
   int64_t seams_ = 0;
 };

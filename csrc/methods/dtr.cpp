@@ -1,4 +1,4 @@
-// dtr, dtr_eq, dtr_local: dynamic tensor rematerialization.
+// dtr, dtr_eq, dtr_local, dtr_banish: dynamic tensor rematerialization.
 //
 // Paper: Kirisame, Lyubomirsky, Haan, Brennan, He, Roesch, Chen, Tatlock, "Dynamic Tensor
 // Rematerialization", ICLR 2021 (arXiv 2006.09616): run the step, and when memory is short evict
@@ -10,10 +10,10 @@
 // Chosen: the policy runs over the recorded step, sees nothing of what is to come, and what it does
 // is the schedule; so the step follows it exactly, and at no cost for scores. Staleness is seconds
 // since the last touch on the policy's own clock, replays included. A value that plain training
-// lets go is evicted at once ("eager eviction"); nothing is banished, because everything that may
-// leave can come back to the end of the step. All resident values are scored, without the paper's
-// sampling. Where generator states or such make the plan exceed its budget, it runs again with that
-// much less.
+// lets go is evicted at once ("eager eviction") and can come back to the end of the step;
+// dtr_banish, with the cost of h_DTR, lets it go for good instead (LettingGo). All resident values
+// are scored, without the paper's sampling. Where generator states or such make the plan exceed its
+// budget, it runs again with that much less.
 //
 // Bound: the paper proves O(n) operations for a chain of n links on a budget of Omega(sqrt(n)). By
 // test dtr and dtr_eq replay at most n in 2 sqrt(n) + 1 values, and dtr_local more than O(n).
@@ -33,8 +33,9 @@ using planner::Replay;
 
 class Dtr : public PolicyRun {
  public:
-  Dtr(const Problem& problem, const Asked& asked, int64_t budget_bytes, DtrCost cost)
-      : PolicyRun(problem, asked, cost), budget_(budget_bytes) {}
+  Dtr(const Problem& problem, const Asked& asked, int64_t budget_bytes, DtrCost cost,
+      LettingGo letting_go)
+      : PolicyRun(problem, asked, cost, letting_go), budget_(budget_bytes) {}
 
  private:
   bool makeRoomForOp() override { return makeRoom(stage().fixed_during_bytes); }
@@ -66,9 +67,10 @@ class Dtr : public PolicyRun {
 };
 
 Schedule planWithScore(const Graph& graph, const DeviceProfile& profile,
-                       const SolveOptions& options, const char* name, DtrCost cost) {
-  const auto make = [cost](const Problem& problem, const Asked& asked, int64_t budget) {
-    return std::make_unique<Dtr>(problem, asked, budget, cost);
+                       const SolveOptions& options, const char* name, DtrCost cost,
+                       LettingGo letting_go = LettingGo::kEvict) {
+  const auto make = [=](const Problem& problem, const Asked& asked, int64_t budget) {
+    return std::make_unique<Dtr>(problem, asked, budget, cost, letting_go);
   };
   return planByPolicy(graph, profile, options, name, {make});
 }
@@ -86,6 +88,12 @@ Schedule planDtrEq(const Graph& graph, const DeviceProfile& profile, const Solve
 Schedule planDtrLocal(const Graph& graph, const DeviceProfile& profile,
                       const SolveOptions& options) {
   return planWithScore(graph, profile, options, "dtr_local", DtrCost::kLocal);
+}
+
+Schedule planDtrBanish(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options) {
+  return planWithScore(graph, profile, options, "dtr_banish", DtrCost::kNeighbourhood,
+                       LettingGo::kBanish);
 }
 
 }  // namespace poet::methods

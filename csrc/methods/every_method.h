@@ -24,5 +24,6 @@ Schedule planCheckmate(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtr(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtrEq(const Graph&, const DeviceProfile&, const SolveOptions&);
 Schedule planDtrLocal(const Graph&, const DeviceProfile&, const SolveOptions&);
+Schedule planDtrBanish(const Graph&, const DeviceProfile&, const SolveOptions&);
 
 }  // namespace poet::methods

@@ -95,6 +95,8 @@ std::vector<Method> makeMethods() {
        &atOnce<&methods::planDtrEq>},
       {"dtr_local", "Kirisame et al. 2021", "the same with the value's own cost", kDtr,
        &atOnce<&methods::planDtrLocal>},
+      {"dtr_banish", "Kirisame et al. 2021", "lets go for good what training lets go",
+       without(&MethodTraits::live, kDtr), &atOnce<&methods::planDtrBanish>},
       {"coop", "Zhang et al. 2023", "evicts the cheapest neighbours in memory that make one place",
        kDtr, &atOnce<&methods::planCoop>},
       {"dtr_placed", "Zhang et al. 2023", "what it is measured against: DTR in the same memory",

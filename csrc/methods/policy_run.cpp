@@ -26,12 +26,15 @@ Recipes::Recipes(const Problem& problem, const Asked& asked)
   }
 }
 
-PolicyRun::PolicyRun(const Problem& problem, const Asked& asked, DtrCost cost)
+PolicyRun::PolicyRun(const Problem& problem, const Asked& asked, DtrCost cost, LettingGo letting_go)
     : problem_(problem),
       asked_(asked),
       recipes_(problem, asked),
       scores_(recipes_, cost),
+      letting_go_(letting_go),
       there_(problem.values.size(), 0),
+      banished_(problem.values.size(), 0),
+      pinned_(problem.values.size(), 0),
       locks_(problem.values.size(), 0) {
   scores_.resize(problem.values.size());
   plan_.by_stage.resize(problem.stages.size());
@@ -45,7 +48,8 @@ bool PolicyRun::run(const planner::Deadline& deadline) {
 }
 
 bool PolicyRun::mayBeEvicted(int v) const {
-  return there_[at(v)] && mayLeave(v) && locks_[at(v)] == 0 && recipeOf(v).last_stage < stage_;
+  return there_[at(v)] && mayLeave(v) && !pinned_[at(v)] && locks_[at(v)] == 0 &&
+         recipeOf(v).last_stage < stage_;
 }
 
 bool PolicyRun::runStage() {
@@ -68,6 +72,7 @@ bool PolicyRun::runStage() {
 
 // What plain training lets go. What may not leave goes when nothing can ask for it any more.
 void PolicyRun::letGo() {
+  if (letting_go_ == LettingGo::kBanish) return banishWhatIsDead();
   const OpId op = stage().op;
   for (int v = 0; v < problem_.numValues(); ++v) {
     if (!there_[at(v)]) continue;
@@ -78,6 +83,31 @@ void PolicyRun::letGo() {
       evict(v);
     }
   }
+}
+
+// Readers before what they read: what is needed for a dead value alone goes with it.
+void PolicyRun::banishWhatIsDead() {
+  for (int v = problem_.numValues(); v-- > 0;) {
+    if (!banished_[at(v)] && isDead(v) && !isNeededByEvicted(v)) banish(v);
+  }
+}
+
+bool PolicyRun::isDead(int v) const {
+  if (problem_.graph().value(value(v).id).death > stage().op) return false;
+  return !mayLeave(v) || recipeOf(v).last_stage <= stage_;
+}
+
+bool PolicyRun::isNeededByEvicted(int v) const {
+  bool needed = false;
+  recipes_.forDependents(
+      v, [&](int w) { needed = needed || (mayLeave(w) && !there_[at(w)] && !banished_[at(w)]); });
+  return needed;
+}
+
+void PolicyRun::banish(int v) {
+  banished_[at(v)] = 1;
+  if (there_[at(v)]) remove(v);
+  recipes_.forDependents(v, [&](int w) { pinned_[at(w)] = 1; });
 }
 
 bool PolicyRun::materialize(int v) {

@@ -45,10 +45,16 @@ class Recipes {
   std::vector<std::vector<int>> readers_;  // by value: replays
 };
 
+// What becomes of a value that plain training lets go (Kirisame et al. 2021, section 5 and appendix
+// A): it is evicted at once and can come back; or it is banished, gone for good as soon as no
+// evicted value needs it, and what was made from it and is there is pinned to its own end.
+enum class LettingGo { kEvict, kBanish };
+
 // The problem has no pages. It and `asked` must outlive the run.
 class PolicyRun {
  public:
-  PolicyRun(const planner::Problem& problem, const Asked& asked, DtrCost cost);
+  PolicyRun(const planner::Problem& problem, const Asked& asked, DtrCost cost,
+            LettingGo letting_go = LettingGo::kEvict);
   PolicyRun(const PolicyRun&) = delete;
   PolicyRun& operator=(const PolicyRun&) = delete;
   virtual ~PolicyRun() = default;
@@ -88,6 +94,10 @@ class PolicyRun {
  private:
   bool runStage();
   void letGo();
+  void banishWhatIsDead();
+  bool isDead(int v) const;
+  bool isNeededByEvicted(int v) const;
+  void banish(int v);
   bool materialize(int v);
   void put(int v);
   void remove(int v);
@@ -96,8 +106,10 @@ class PolicyRun {
   const Asked& asked_;
   const Recipes recipes_;
   DtrScores<Recipes> scores_;
+  const LettingGo letting_go_;
   planner::ReplayPlan plan_;
   std::vector<char> there_;
+  std::vector<char> banished_, pinned_;  // by value
   std::vector<int> locks_;
   int stage_ = 0;
   double clock_ = 0;

@@ -33,6 +33,7 @@ QUICK = (
     "dtr",
     "dtr_eq",
     "dtr_local",
+    "dtr_banish",
     "coop",
     "dtr_placed",
     "capuchin",

@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -153,6 +156,83 @@ TEST(PageArena, RestartMayLeaveTheFreePagesThatAnotherMostAllows) {
   EXPECT_EQ(arena.counters().most_in_use, static_cast<int64_t>(8 * kMib));
   arena.restart(64 * kMib);
   EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMib));
+}
+
+// Bytes of an address range that the process may write to.
+int64_t writableBytes(const void* begin, size_t bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  std::ifstream maps("/proc/self/maps");
+  int64_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t from = 0, to = 0;
+    char rights[5] = {};
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s", &from, &to, rights) != 3)
+      continue;
+    from = std::max(from, first);
+    to = std::min(to, first + bytes);
+    if (rights[1] == 'w' && from < to) found += static_cast<int64_t>(to - from);
+  }
+  return found;
+}
+
+// Holes whose pages have moved elsewhere, and holes whose pages went back; how many bytes of the
+// arena are writable without pages after that.
+int64_t idleBytes(PageArena& arena, std::vector<Block>& kept) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(filled(arena, kMib, i));
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 2 == 0)
+      arena.release(blocks[i].data);
+    else
+      kept.push_back(blocks[i]);
+  }
+  kept.push_back(filled(arena, 4 * kMib, 77));
+  arena.restart();
+  return writableBytes(blocks[0].data, 64 * kMib) - arena.counters().resident_bytes;
+}
+
+// In children: a limit can be lowered only.
+int exitStatusOf(int (*body)()) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void limitData() {
+  rlimit limit{};
+  limit.rlim_cur = limit.rlim_max = size_t{64} << 30;
+  ::setrlimit(RLIMIT_DATA, &limit);
+}
+
+TEST(PageArena, WhereRightsCountPlacesWithoutPagesHaveNone) {
+  EXPECT_EQ(exitStatusOf([] {
+              limitData();
+              PageArena arena(512 * kMib);
+              std::vector<Block> kept;
+              if (idleBytes(arena, kept) != 0) return 1;
+              return std::all_of(kept.begin(), kept.end(), isIntact) ? 0 : 2;
+            }),
+            0);
+}
+
+TEST(PageArena, ElsewhereTheyKeepThemUntilTheyCount) {
+  EXPECT_EQ(exitStatusOf([] {
+              int mode = 0;  // 2: the kernel counts what is writable in any case
+              std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
+              PageArena arena(512 * kMib);
+              std::vector<Block> kept;
+              const int64_t idle = idleBytes(arena, kept);
+              if ((idle >= static_cast<int64_t>(4 * kMib)) == (mode == 2)) return 1;
+              limitData();
+              arena.restart();
+              if (writableBytes(kept[0].data - kMib, 64 * kMib) > arena.counters().resident_bytes)
+                return 2;
+              kept.push_back(filled(arena, 4 * kMib, 78));
+              return std::all_of(kept.begin(), kept.end(), isIntact) ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(PageArena, ItIsNullWhereTheSpaceIsUsedUp) {

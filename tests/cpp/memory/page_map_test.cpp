@@ -34,6 +34,11 @@ Runs pieces(const PageMap& map, Page begin, Page end, Page longest = 1000) {
   return found;
 }
 
+void makeResident(PageMap& map, PageRun run) {
+  map.setWritable(run, true);
+  map.setResident(run, true);
+}
+
 TEST(PageMap, KnowsWhichPagesAreResident) {
   PageMap map;
   EXPECT_EQ(map.countResident(0, 1000), 0U);
@@ -59,16 +64,18 @@ TEST(PageMap, AWalkEndsWhereItsVisitorSaysSo) {
 
 TEST(PageMap, MovedPagesArePiecesOfTheirOwn) {
   PageMap map;
-  map.setResident({0, 100}, true);
+  makeResident(map, {0, 100});
   EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 100)));
-  EXPECT_EQ(map.numMappings(), 3);  // what is resident, and what is before and behind
+  EXPECT_EQ(map.numMappings(), 3);  // what is writable, and what is before and behind
   map.move({40, 50}, 100);
   EXPECT_THAT(runs(map, 0, 300), ElementsAre(Pair(0, 40), Pair(50, 110)));
   EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 40), Pair(50, 100), Pair(100, 110)));
-  EXPECT_EQ(map.numMappings(), 7);
+  EXPECT_EQ(map.numMappings(), 5);  // what they left is writable still
   map.setHome({40, 50});
+  EXPECT_EQ(map.numMappings(), 7);
   map.move({100, 110}, 40);  // home again
   map.setHome({100, 110});
+  EXPECT_TRUE(map.isHome({0, 200}));
   EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(0, 100)));
   EXPECT_EQ(map.numMappings(), 3);
 }
@@ -104,6 +111,23 @@ TEST(PageMap, FreshPagesAreAtHome) {
   EXPECT_THAT(pieces(map, 0, 300), ElementsAre(Pair(50, 150)));
 }
 
+TEST(PageMap, KnowsWhichPlacesAreWritableWithoutPages) {
+  PageMap map;
+  EXPECT_FALSE(map.isWritable(PageRun{0, 1}));
+  makeResident(map, {10, 100});
+  map.setResident({20, 30}, false);
+  map.move({40, 50}, 200);
+  EXPECT_TRUE(map.isWritable({10, 100}));
+  EXPECT_FALSE(map.isWritable({9, 100}));
+  EXPECT_FALSE(map.isHome({190, 210}));
+  Runs idle;
+  map.forEachIdleRun([&](PageRun run) {
+    idle.emplace_back(run.begin, run.end);
+    return true;
+  });
+  EXPECT_THAT(idle, ElementsAre(Pair(20, 30), Pair(40, 50)));
+}
+
 // Against the same kept a page at a time.
 TEST(PageMap, RandomMovesAreThoseOfSinglePages) {
   constexpr Page kPages = 300;
@@ -111,17 +135,19 @@ TEST(PageMap, RandomMovesAreThoseOfSinglePages) {
     testing::Random random(seed);
     PageMap map;
     std::vector<int> shift(kPages + 1, 0);
-    std::vector<bool> resident(kPages + 1, false);
+    std::vector<bool> resident(kPages + 1, false), writable(kPages + 1, false);
     for (int i = 0; i < 60; ++i) {
       const auto begin = static_cast<Page>(random.below(kPages));
       const auto size = static_cast<Page>(random.between(1, 40));
       const PageRun run{begin, std::min(kPages, begin + size)};
       if (random.chance(0.5)) {
         const bool comes = random.chance(0.6), home = random.chance(0.5);
-        map.setResident(run, comes);
         if (home) map.setHome(run);
+        if (comes) map.setWritable(run, true);
+        map.setResident(run, comes);
         for (Page p = run.begin; p < run.end; ++p) {
           resident[p] = comes;
+          writable[p] = comes || (writable[p] && !home);
           if (home) shift[p] = 0;
         }
         continue;
@@ -133,16 +159,17 @@ TEST(PageMap, RandomMovesAreThoseOfSinglePages) {
       map.move({first, first + moved}, place);
       for (Page p = 0; p < moved; ++p) {
         resident[first + p] = false;
-        resident[place + p] = true;
+        resident[place + p] = writable[place + p] = true;
         shift[place + p] = shift[first] + static_cast<int>(place) - static_cast<int>(first);
       }
     }
     int64_t mappings = 1;
     for (Page p = 0; p < kPages; ++p) {
       ASSERT_EQ(map.countResident(p, p + 1), resident[p] ? 1U : 0U);
-      mappings += (resident[p + 1] != resident[p]) + (shift[p + 1] != shift[p]);
+      ASSERT_EQ(map.isWritable(PageRun{p, p + 1}), writable[p]);
+      mappings += (writable[p + 1] != writable[p]) + (shift[p + 1] != shift[p]);
     }
-    EXPECT_EQ(map.numMappings(), mappings + resident[0]);
+    EXPECT_EQ(map.numMappings(), mappings + writable[0]);
     for (const auto& [begin, end] : pieces(map, 0, kPages)) {
       for (Page p = begin + 1; p < end; ++p) ASSERT_EQ(shift[p], shift[p - 1]);
       EXPECT_TRUE(!resident[end] || shift[end] != shift[end - 1]);

@@ -87,6 +87,45 @@ TEST(Dtr, EachScoreEvictsAnotherValue) {
   EXPECT_EQ(replayed(graph, "dtr_eq", budget), (std::set<int>{0, 1, 3, 4, 6}));
 }
 
+// t is for u alone, and dead from there on; w takes longer than both.
+Graph deadInput() {
+  GraphBuilder g;
+  const ValueId x = g.input(1);
+  const ValueId t = g.op("t").phase(Phase::kForward).reads({x}).seconds(1).makes(30);
+  const ValueId u = g.op("u").phase(Phase::kForward).reads({t}).seconds(1).makes(20);
+  const ValueId w = g.op("w").phase(Phase::kForward).reads({x}).seconds(50).makes(20);
+  g.op("wait").phase(Phase::kForward).reads({x}).seconds(5).makes(1);
+  g.op("large").phase(Phase::kForward).reads({x}).seconds(1).makes(100);
+  const ValueId first = g.op("read_w").phase(Phase::kBackward).reads({w}).seconds(1).makes(1);
+  g.op("read_u").phase(Phase::kBackward).reads({u, first}).seconds(1).makes(1);
+  return g.build();
+}
+
+// Kirisame et al. 2021, section 5: what is banished is gone for good, so what was made from it may
+// not go any more.
+TEST(Dtr, BanishesWhatIsDeadAndPinsWhatWasMadeFromIt) {
+  EXPECT_EQ(replayed(deadInput(), "dtr", 125), (std::set<int>{0, 1}));
+  EXPECT_EQ(replayed(deadInput(), "dtr_banish", 125), (std::set<int>{2}));
+}
+
+// u goes at "large", before t dies at "late".
+Graph deadWhileNeeded() {
+  GraphBuilder g;
+  const ValueId x = g.input(1);
+  const ValueId t = g.op("t").phase(Phase::kForward).reads({x}).seconds(5).makes(30);
+  const ValueId u = g.op("u").phase(Phase::kForward).reads({t}).seconds(1).makes(20);
+  g.op("wait").phase(Phase::kForward).reads({x}).seconds(5).makes(1);
+  g.op("large").phase(Phase::kForward).reads({x}).seconds(1).makes(100);
+  const ValueId late = g.op("late").phase(Phase::kForward).reads({t}).seconds(1).makes(1);
+  g.op("read_u").phase(Phase::kBackward).reads({u, late}).seconds(1).makes(1);
+  return g.build();
+}
+
+TEST(Dtr, BanishesNothingThatAnEvictedValueNeeds) {
+  EXPECT_EQ(replayed(deadWhileNeeded(), "dtr", 135), (std::set<int>{0, 1}));
+  EXPECT_EQ(replayed(deadWhileNeeded(), "dtr_banish", 135), (std::set<int>{1}));
+}
+
 // Replays of n links of one size and one second each, within 2 sqrt(n) values and one at work.
 int64_t replaysInRootMemory(const char* method, int n) {
   const Graph graph = uniformChain(n, 1000, 0);
