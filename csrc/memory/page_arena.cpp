@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 namespace poet {
@@ -254,13 +255,26 @@ bool PageArena::findPlace(Page pages, Place& place) const {
   return found;
 }
 
-void* PageArena::allocate(size_t bytes) {
+bool PageArena::placeAt(Page begin, Page pages, Place& place) const {
+  const Page end = begin + pages;
+  auto next = std::upper_bound(free_.begin(), free_.end(), begin,
+                               [](Page page, const Free& f) { return page < f.begin; });
+  if (next == free_.begin() || std::prev(next)->end < end) return false;
+  place = {static_cast<size_t>(std::prev(next) - free_.begin()), begin,
+           pages - map_.countResident(begin, end)};
+  return true;
+}
+
+void* PageArena::allocate(size_t bytes, BlockScript* script) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (reserved_ == 0 || bytes > reserved_) return nullptr;
-  const size_t colour = (colour_++ % kColours) * kColourBytes / 64 * 64;
+  const uint32_t number = script == nullptr ? colour_++ : script->numAsked();
+  const size_t colour = (number % kColours) * kColourBytes / 64 * 64;
   const auto pages = static_cast<Page>((bytes + colour + kPageBytes - 1) / kPageBytes);
+  if (pages == 0) return nullptr;
+  const std::optional<Page> wanted = script == nullptr ? std::nullopt : script->nextPlace(pages);
   Place place;
-  if (pages == 0 || !findPlace(pages, place)) return nullptr;
+  if (!(wanted && placeAt(*wanted, pages, place)) && !findPlace(pages, place)) return nullptr;
   Free& block = free_[place.block];
   // Out of the free ones first: what is given back lies elsewhere.
   const Page end = place.begin + pages;
@@ -288,6 +302,7 @@ void* PageArena::allocate(size_t bytes) {
   }
   if (block_pages_.size() <= place.begin) block_pages_.resize(place.begin + 1, 0);
   block_pages_[place.begin] = pages;
+  if (script != nullptr) script->allocated(place.begin, pages);
   in_use_ += pages;
   most_in_use_ = most;
   peak_in_use_ = std::max(peak_in_use_, in_use_);
@@ -319,8 +334,38 @@ void PageArena::release(void* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto begin = static_cast<Page>((reinterpret_cast<uintptr_t>(block) - base_) / kPageBytes);
   const Page pages = std::exchange(block_pages_[begin], 0);
+  for (const auto& script : learning_) script->released(begin);
   in_use_ -= pages;
   insertFree(begin, begin + pages);
+}
+
+void PageArena::beginScript(const std::shared_ptr<BlockScript>& script) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  script->begin();
+  const bool is_known = std::find(learning_.begin(), learning_.end(), script) != learning_.end();
+  if (script->isLearning() && !is_known) learning_.push_back(script);
+}
+
+void PageArena::endScript(const std::shared_ptr<BlockScript>& script) {
+  std::optional<BlockScript::Task> task;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (script->end()) task = script->task(blocksInUse());
+  }
+  // Others need not wait for it.
+  std::vector<Page> places = task ? placeBlocks(task->blocks, task->others) : std::vector<Page>();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (task) script->place(std::move(places));
+  std::erase_if(learning_,
+                [](const auto& one) { return !one->isLearning() || one.use_count() == 1; });
+}
+
+std::vector<PageRun> PageArena::blocksInUse() const {
+  std::vector<PageRun> found;
+  for (Page p = 0; p < block_pages_.size(); ++p) {
+    if (block_pages_[p] > 0) found.push_back({p, p + block_pages_[p]});
+  }
+  return found;
 }
 
 int64_t PageArena::gapBetween(const void* block, const void* next) const {

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "graph/export.h"
+#include "memory/block_script.h"
 #include "memory/page_map.h"
 
 namespace poet {
@@ -22,8 +24,9 @@ namespace poet {
 // and taking fresh ones, which it has to clear. What cannot move goes back. So the resident set's
 // high-water mark is that of the blocks in use, and fragmentation costs next to nothing.
 //
-// Blocks begin and end at pages; free neighbours merge. A block goes where most of its pages are
-// resident already, of those places into the smallest.
+// Blocks begin and end at pages; free neighbours merge. A block goes where its script wants it
+// (block_script.h), else where most of its pages are resident already, of those places into the
+// smallest.
 //
 // What has no pages need not be writable; but to say so, and to take it back, are calls of the
 // kernel that take as long as a move. So places keep the right to pages they had once, where nobody
@@ -52,14 +55,18 @@ class POET_API PageArena {
   PageArena& operator=(const PageArena&) = delete;
 
   // Uninitialised memory, aligned to 64 bytes at least. Null where the address space is used up or
-  // the system gives no memory: the caller has another allocator then.
-  void* allocate(size_t bytes);
+  // the system gives no memory: the caller has another allocator then. `script`: of the step that
+  // asks, between beginScript() and endScript().
+  void* allocate(size_t bytes, BlockScript* script = nullptr);
   // Of a block that this arena gave; any thread.
   void release(void* block);
   bool owns(const void* block) const {
     const auto address = reinterpret_cast<uintptr_t>(block);
     return address - base_ < reserved_;
   }
+
+  void beginScript(const std::shared_ptr<BlockScript>& script);
+  void endScript(const std::shared_ptr<BlockScript>& script);
 
   // Free bytes between the pages of two blocks in use, the latter at the higher address; -1 where
   // another block lies between them, or one of the two is not of this arena.
@@ -87,6 +94,8 @@ class POET_API PageArena {
   };
 
   bool findPlace(Page pages, Place& place) const;
+  bool placeAt(Page begin, Page pages, Place& place) const;
+  std::vector<PageRun> blocksInUse() const;
   bool makeResident(Page begin, Page end);
   void insertFree(Page begin, Page end);
   Page moveIn(PageRun place, Page pages);
@@ -106,6 +115,7 @@ class POET_API PageArena {
   size_t reserved_ = 0;
   std::vector<Free> free_;         // by address; the last one is what was never used
   std::vector<Page> block_pages_;  // of a block in use, at its first page
+  std::vector<std::shared_ptr<BlockScript>> learning_;
   PageMap map_;
   bool can_move_ = true;
   bool rights_count_ = true;  // what is writable counts, with or without pages

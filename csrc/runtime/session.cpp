@@ -84,6 +84,7 @@ void Session::startListening() {
 }
 
 void Session::stopListening() {
+  script_.reset();
   listening_.reset();
   listener_.reset();
   claim_.reset();
@@ -132,6 +133,7 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
       unchecked_ = std::move(known);
     }
     startListening();
+    if (!accelerator_) script_.emplace(variant->script);
     try {
       beginFollowing(*variant);
     } catch (...) {

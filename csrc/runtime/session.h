@@ -310,6 +310,7 @@ class POET_API Session final : public Listener,
   bool record_next_ = false;           // the last step did what no recording shows
   bool switched_ = false;              // the running step began under another plan
   Variant* timed_ = nullptr;           // whose ops the running step times
+  std::optional<StepArena::ScriptGuard> script_;  // of the variant with whose plan it began
   bool verify_;
 };
 

@@ -214,6 +214,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   shareRecordFlags(*plan);
   variant->plan = std::move(plan);
   variant->joined.clear();
+  variant->script = std::make_shared<BlockScript>();
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
@@ -273,6 +274,7 @@ int64_t VariantSet::ownBytes() const {
     addPlan(variant.plan.get());
     for (const Variant::Joined& joined : variant.joined) addPlan(joined.plan.get());
     bytes += heapBytes(variant.outside) + heapBytes(variant.op_seconds);
+    if (variant.script) bytes += variant.script->ownBytes();
   }
   return bytes;
 }

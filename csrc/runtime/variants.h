@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "memory/block_script.h"
 #include "runtime/compiled_plan.h"
 #include "trace/recording.h"
 
@@ -51,6 +52,8 @@ struct Variant {
   // The least of each op over its first steps in a plan, and how many these are.
   std::vector<double> op_seconds;
   int timed_steps = 0;
+  // Where the blocks of steps in its plan lie; made with each plan.
+  std::shared_ptr<BlockScript> script;
 };
 
 // Not thread-safe: the session serializes.

@@ -34,6 +34,7 @@ struct Limit {
 };
 thread_local std::optional<Limit> t_limit;
 thread_local bool t_hidden = false;
+thread_local BlockScript* t_script = nullptr;  // of the step that runs here
 
 constexpr size_t kLongestLog = 1 << 16;
 thread_local bool t_logs = false;
@@ -221,7 +222,7 @@ class StepAllocator final : public c10::Allocator {
 
   c10::DataPtr allocateAnywhere(size_t bytes) {
     if (placing_ > 0 && bytes >= StepArena::kLeastBytes) {
-      if (void* const block = arena_->allocate(bytes)) {
+      if (void* const block = arena_->allocate(bytes, t_script)) {
         c10::profiledCPUMemoryReporter().New(block, bytes);
         return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
       }
@@ -411,6 +412,16 @@ void StepArena::restart(int64_t bytes, bool trim_malloc) {
 }
 
 PageArena::Counters StepArena::counters() { return StepAllocator::get().arena_->counters(); }
+
+StepArena::ScriptGuard::ScriptGuard(std::shared_ptr<BlockScript> script)
+    : script_(std::move(script)), before_(std::exchange(t_script, script_.get())) {
+  StepAllocator::get().arena_->beginScript(script_);
+}
+
+StepArena::ScriptGuard::~ScriptGuard() {
+  t_script = before_;
+  StepAllocator::get().arena_->endScript(script_);
+}
 
 int64_t StepArena::bytesInUse() {
   const StepAllocator& allocator = StepAllocator::get();

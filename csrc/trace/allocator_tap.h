@@ -6,6 +6,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "graph/export.h"
@@ -154,6 +155,19 @@ class POET_API StepArena {
   // As PageArena::restart; `trim_malloc`: the C library gives its free pages back too.
   static void restart(int64_t bytes, bool trim_malloc);
   static PageArena::Counters counters();
+  // What this thread asks for while it lives belongs to a step of the script: Note [Steps that ask
+  // for the same blocks].
+  class POET_API ScriptGuard {
+   public:
+    explicit ScriptGuard(std::shared_ptr<BlockScript> script);
+    ~ScriptGuard();
+    ScriptGuard(const ScriptGuard&) = delete;
+    ScriptGuard& operator=(const ScriptGuard&) = delete;
+
+   private:
+    const std::shared_ptr<BlockScript> script_;
+    BlockScript* const before_;  // of a step around this one
+  };
   // In all blocks, large and small, that PyTorch's allocator has given out since useForGood(), or
   // that are enrolled, with what the arena and malloc add to each; and whatever noteMadeElsewhere()
   // was told of: nobody knows when that goes.
