@@ -81,6 +81,7 @@ void bindOp(py::module_& m) {
       .def_property_readonly(
           "phase", [](const OpView& o) { return enumMember("Phase", toString(o.op().phase)); })
       .def_property_readonly("seconds", [](const OpView& o) { return o.op().seconds; })
+      .def_property_readonly("host_seconds", [](const OpView& o) { return o.op().host_seconds; })
       .def_property_readonly("flops", [](const OpView& o) { return o.op().flops; })
       .def_property_readonly("workspace_bytes",
                              [](const OpView& o) { return o.op().workspace_bytes; })
@@ -194,8 +195,9 @@ void bindGraphClass(py::module_& m) {
           "Identity of the op stream (names, geometry, dtypes, devices), in hexadecimal.")
       .def_property_readonly("base_bytes", &Graph::baseBytes,
                              "Bytes that no op touches but that are resident all through the step.")
-      .def_property_readonly("plain_seconds", &Graph::plainSeconds,
-                             "Sum of the recorded seconds of all ops.")
+      .def_property_readonly(
+          "plain_seconds", &Graph::plainSeconds,
+          "Sum of the recorded seconds of all ops, and of the program's own between them.")
       .def(
           "plain_peak_bytes",
           [](const Graph& g) {

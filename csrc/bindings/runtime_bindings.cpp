@@ -325,8 +325,16 @@ void bindRuntime(py::module_& m) {
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"),
            py::call_guard<py::gil_scoped_release>())
-      .def("op_seconds", &Session::opSeconds, py::arg("variant"),
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "op_seconds",
+          [](Session& session, int variant) {
+            const Session::OpSeconds least = [&] {
+              const py::gil_scoped_release release;
+              return session.opSeconds(variant);
+            }();
+            return py::make_tuple(py::cast(least.ops), py::cast(least.host));
+          },
+          py::arg("variant"))
       .def("counters", &countersToDict);
   py::class_<HeardBackward>(m, "HeardBackward")
       .def(py::init<>())

@@ -65,7 +65,8 @@ struct POET_API DeviceProfile {
   std::string energy_source;  // where the watts come from, for the user
   std::string store_source;   // where the rates come from; empty without a store
 
-  double firstSeconds(const Op& op) const { return op.seconds; }
+  // The program's own time beside it is the first execution's alone.
+  double firstSeconds(const Op& op) const { return op.seconds + op.host_seconds; }
   double replaySeconds(const Op& op) const {
     return replay_factor * op.seconds + replay_fixed_seconds;
   }

@@ -71,6 +71,7 @@ Graph onDevice(const Graph& graph, const DeviceProfile& device) {
   if (device.direct_kernels) endAtLastUse(graph, values);
   for (size_t k = 0; k < ops.size(); ++k) {
     ops[k].seconds = deviceSeconds(graph, OpId(static_cast<int64_t>(k)), device);
+    ops[k].host_seconds = 0;  // another program's, on another device
     if (device.direct_kernels) ops[k].workspace_bytes = 0;
   }
   return Graph(std::move(ops), std::move(values), graph.baseBytes(), graph.signature());

@@ -93,7 +93,7 @@ class Merger {
     merged_.outputs.clear();
     merged_.mutates.clear();
     merged_.metadata_only = merged_.reads_no_data = false;
-    merged_.seconds = merged_.flops = 0;
+    merged_.seconds = merged_.host_seconds = merged_.flops = 0;
     merged_.replayable = true;
     merged_.name.clear();
     for (int64_t k = first; k <= last; ++k) add(OpId(k));
@@ -107,6 +107,7 @@ class Merger {
   void add(OpId id) {
     const Op& op = fine_.op(id);
     merged_.seconds += op.seconds;
+    merged_.host_seconds += op.host_seconds;
     merged_.flops += op.flops;
     const auto& read = fine_.dataInputs(id);
     for (const ValueId v : op.inputs) {

@@ -160,7 +160,7 @@ void Graph::buildTables() {
   }
   for (int64_t k = 0; k < numOps(); ++k) {
     const Op& current = op(OpId(k));
-    plain_seconds_ += current.seconds;
+    plain_seconds_ += current.seconds + current.host_seconds;
     for (ValueId v : current.mutates) writers[static_cast<size_t>(v.index)].emplace_back(k);
     for (const auto* shown : {&current.inputs, &current.outputs, &current.mutates}) {
       for (ValueId v : *shown) last_shown_[static_cast<size_t>(v.index)] = OpId(k);

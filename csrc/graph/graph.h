@@ -45,8 +45,9 @@ struct Slice {
 struct Op {
   std::string name;  // "aten::convolution", with ".overload" where there is one
   Phase phase = Phase::kOther;
-  double seconds = 0;           // measured wall time of the kernel
-  double flops = 0;             // 0: unknown
+  double seconds = 0;       // measured wall time of the kernel
+  double host_seconds = 0;  // before it, of the program itself: Python, autograd, the dispatcher
+  double flops = 0;         // 0: unknown
   int64_t workspace_bytes = 0;  // transient peak inside the op, above its inputs and outputs
   std::vector<ValueId> inputs;  // one a tensor argument that has a storage, in order; may repeat
   std::vector<ValueId>

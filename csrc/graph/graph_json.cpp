@@ -33,6 +33,7 @@ OrderedJson toJson(const Op& op) {
   OrderedJson object = {{"name", op.name}};
   if (op.phase != none.phase) object["phase"] = toString(op.phase);
   if (op.seconds != none.seconds) object["seconds"] = op.seconds;
+  if (op.host_seconds != none.host_seconds) object["host_seconds"] = op.host_seconds;
   if (op.flops != none.flops) object["flops"] = op.flops;
   if (op.workspace_bytes != none.workspace_bytes) object["workspace_bytes"] = op.workspace_bytes;
   putIds(&object, "inputs", op.inputs);
@@ -107,6 +108,7 @@ Op readOp(const Json& json, size_t index, int64_t num_values) {
                 std::array{Phase::kForward, Phase::kBackward, Phase::kOptimizer, Phase::kOther},
                 in.path("phase"));
   op.seconds = in.numberOr("seconds", op.seconds);
+  op.host_seconds = in.numberOr("host_seconds", op.host_seconds);
   op.flops = in.numberOr("flops", op.flops);
   op.workspace_bytes = in.integerOr("workspace_bytes", op.workspace_bytes, 0);
   op.inputs = in.ids<ValueId>("inputs", num_values);

@@ -40,6 +40,8 @@ class OpCheck {
                   static_cast<int>(op_.phase));
     POET_CHECK_AS(FormatError, std::isfinite(op_.seconds) && op_.seconds >= 0, who(),
                   ": seconds: expected a finite number >= 0, got ", op_.seconds);
+    POET_CHECK_AS(FormatError, std::isfinite(op_.host_seconds) && op_.host_seconds >= 0, who(),
+                  ": host_seconds: expected a finite number >= 0, got ", op_.host_seconds);
     POET_CHECK_AS(FormatError, std::isfinite(op_.flops) && op_.flops >= 0, who(),
                   ": flops: expected a finite number >= 0, got ", op_.flops);
     POET_CHECK_AS(FormatError, op_.workspace_bytes >= 0, who(),
@@ -128,7 +130,7 @@ void checkOps(const std::vector<Op>& ops, const std::vector<Value>& values) {
   double seconds = 0;
   for (size_t k = 0; k < ops.size(); ++k) {
     OpCheck(ops, values, OpId(static_cast<int64_t>(k))).run();
-    seconds += ops[k].seconds;
+    seconds += ops[k].seconds + ops[k].host_seconds;
   }
   POET_CHECK_AS(FormatError, seconds <= kMostSeconds, "graph: the seconds of all ops add up to ",
                 seconds, ", expected at most ", kMostSeconds);

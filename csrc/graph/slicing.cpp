@@ -220,6 +220,7 @@ class Slicer {
         static_cast<double>(values_[static_cast<size_t>(slice(like, j).index)].bytes) /
         static_cast<double>(graph_.value(like).bytes);
     op.seconds *= share;
+    op.host_seconds *= share;
     op.flops *= share;
     op.workspace_bytes = (whole.workspace_bytes + op.slice.count - 1) / op.slice.count;
   }

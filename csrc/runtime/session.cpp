@@ -143,7 +143,9 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
     claim(*variant);
     if (!accelerator_ && variant->timed_steps < kTimedSteps) {  // a launch tells nothing
       timed_ = variant;
-      variant->op_seconds.resize(variant->plan->numOps(), std::numeric_limits<double>::infinity());
+      for (std::vector<float>* const least : {&variant->op_seconds, &variant->host_seconds})
+        least->resize(variant->plan->numOps(), std::numeric_limits<float>::infinity());
+      left_at_ = std::chrono::steady_clock::now();
     }
     if (verify_) tap_.emplace();
     if (accelerator_) executor_.noteForeignOp();  // the tap counts the CPU's bytes
@@ -385,11 +387,11 @@ void Session::setUnplannable(int variant) {
   variants_.setUnplannable(variant);
 }
 
-std::vector<double> Session::opSeconds(int variant) {
+Session::OpSeconds Session::opSeconds(int variant) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Variant* found = variants_.find(variant);
   if (found == nullptr || found->timed_steps < kTimedSteps) return {};
-  return found->op_seconds;
+  return {found->op_seconds, found->host_seconds};
 }
 
 SessionCounters Session::counters() {

@@ -143,8 +143,12 @@ class POET_API Session final : public Listener,
   void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
   void setUnplannable(int variant);
   // What each op of the variant took at least in its first steps that followed a plan, in seconds,
-  // replays and transfers left out; empty before there were enough of these (kTimedSteps).
-  std::vector<double> opSeconds(int variant);
+  // replays and transfers left out, and what the program took before it; empty before there were
+  // enough of these (kTimedSteps).
+  struct OpSeconds {
+    std::vector<float> ops, host;
+  };
+  OpSeconds opSeconds(int variant);
 
   SessionCounters counters();
   ExecutorCounters executorCounters();
@@ -310,7 +314,8 @@ class POET_API Session final : public Listener,
   bool record_next_ = false;           // the last step did what no recording shows
   bool switched_ = false;              // the running step began under another plan
   Variant* timed_ = nullptr;           // whose ops the running step times
-  std::optional<StepArena::ScriptGuard> script_;  // of the variant with whose plan it began
+  std::chrono::steady_clock::time_point left_at_;  // its last one
+  std::optional<StepArena::ScriptGuard> script_;   // of the variant with whose plan it began
   bool verify_;
 };
 

@@ -13,6 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+void keepLeast(float& seconds, Clock::time_point since) {
+  seconds = std::min(seconds, std::chrono::duration<float>(Clock::now() - since).count());
+}
+
 const c10::IValue* argumentsOf(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   return stack.data() + (stack.size() - op.schema().arguments().size());
 }
@@ -41,6 +45,7 @@ void Session::follow(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 
 void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                          torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
+  if (timed_ != nullptr) keepLeast(timed_->host_seconds[executor_.done()], left_at_);
   if (!unchecked_.empty()) {
     countKnown();
     if (!checkBase() && (is_hard_ || policy_.isOn())) {
@@ -56,11 +61,10 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   }
   bringBackFor(op, *stack);
   executor_.before(argumentsOf(op, *stack), below);
-  double* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
+  float* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];
   const Clock::time_point start = least == nullptr ? Clock::time_point() : Clock::now();
   const auto note_time = [&] {
-    if (least == nullptr) return;
-    *least = std::min(*least, std::chrono::duration<double>(Clock::now() - start).count());
+    if (least != nullptr) keepLeast(*least, start);
   };
   std::optional<OpTrial> trial;
   if (mayDiffer(op, *stack)) {
@@ -89,6 +93,7 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   } else if (executor_.bindResults(resultsOf(op, *stack), why)) {
     if (trial) trial->keep();
     executor_.advance();
+    if (least != nullptr) left_at_ = Clock::now();
     return;
   }
   if (!trial) {

@@ -174,6 +174,7 @@ void Session::noteRunning(const c10::OperatorHandle& op, const torch::jit::Stack
 
 void Session::record(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack, std::unique_lock<std::mutex>& lock) {
+  recorder_->noteArrival();
   if (policy_.isActive()) {
     noteRunning(op, *stack);
     if (Listener::areSeveral()) claim_->add(running_);

@@ -19,10 +19,11 @@ constexpr size_t kMaxJoined = 16;
 std::unique_ptr<Recording> merged(std::unique_ptr<Recording> newer, const Recording& older) {
   std::vector<Op> ops = newer->graph->ops();
   for (size_t k = 0; k < ops.size(); ++k) {
-    ops[k].seconds = std::min(ops[k].seconds, older.graph->ops()[k].seconds);
-    ops[k].workspace_bytes =
-        std::max(ops[k].workspace_bytes, older.graph->ops()[k].workspace_bytes);
-    ops[k].replayable = ops[k].replayable && older.graph->ops()[k].replayable;
+    const Op& before = older.graph->ops()[k];
+    ops[k].seconds = std::min(ops[k].seconds, before.seconds);
+    ops[k].host_seconds = std::min(ops[k].host_seconds, before.host_seconds);
+    ops[k].workspace_bytes = std::max(ops[k].workspace_bytes, before.workspace_bytes);
+    ops[k].replayable = ops[k].replayable && before.replayable;
   }
   std::vector<Value> values = newer->graph->values();
   const std::vector<Value>& before = older.graph->values();
@@ -273,7 +274,8 @@ int64_t VariantSet::ownBytes() const {
     addRecording(variant.recording.get());
     addPlan(variant.plan.get());
     for (const Variant::Joined& joined : variant.joined) addPlan(joined.plan.get());
-    bytes += heapBytes(variant.outside) + heapBytes(variant.op_seconds);
+    bytes += heapBytes(variant.outside) + heapBytes(variant.op_seconds) +
+             heapBytes(variant.host_seconds);
     if (variant.script) bytes += variant.script->ownBytes();
   }
   return bytes;

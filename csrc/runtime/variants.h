@@ -49,8 +49,9 @@ struct Variant {
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
   // The most in the arena during its last step that followed its plan from the first op on.
   int64_t arena_peak_bytes = 0;
-  // The least of each op over its first steps in a plan, and how many these are.
-  std::vector<double> op_seconds;
+  // The least of each op over its first steps in a plan, and of what the program takes before it;
+  // and how many these are.
+  std::vector<float> op_seconds, host_seconds;
   int timed_steps = 0;
   // Where the blocks of steps in its plan lie; made with each plan.
   std::shared_ptr<BlockScript> script;

@@ -535,6 +535,7 @@ void Recorder::begin(const c10::OperatorHandle& op, const OpTraits& traits,
   slots_of_op_ = nullptr;
   graph_ops_.emplace_back();
   Op& node = graph_ops_.back();
+  node.host_seconds = std::exchange(host_seconds_, 0);
   node.name = traits.name;
   node.phase = currentPhase();
   node.reads_no_data = traits.reads_no_data;
@@ -554,6 +555,12 @@ void Recorder::noteRaised() {
   graph_ops_.back().replayable = false;
   graph_ops_.back().workspace_bytes = 0;
   extendHash();
+}
+
+// A device is at work meanwhile: what the program takes beside it says nothing of the step.
+void Recorder::noteArrival() {
+  const bool counts = kernels_ == 0 && !accelerator_;
+  host_seconds_ = counts ? std::chrono::duration<double>(Clock::now() - left_at_).count() : 0;
 }
 
 void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -580,6 +587,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     noteKernelEnd(id);
     noteRaised();
     if (companion_ != nullptr) companion_->afterRaise(id);
+    left_at_ = Clock::now();
     throw;
   }
   if (lock != nullptr) lock->lock();
@@ -590,6 +598,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   extendHash();
   if (companion_ != nullptr)
     companion_->afterKernel(id, stack->data() + (stack->size() - results), results);
+  left_at_ = Clock::now();
 }
 
 bool Recorder::isHeldByRecords(ValueId id) const {

@@ -72,6 +72,8 @@ class Recorder {
   // step that is recorded from its first op on.
   void expectFromBefore(const std::vector<KnownStorage>& known);
 
+  // An op of the program has come: what passed since the last one was its own time.
+  void noteArrival();
   // Runs the op and records it. An op that throws is recorded as one that does: the step may catch
   // the error and go on. `lock` is let go while the kernel runs, which may call back.
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack,
@@ -250,6 +252,8 @@ class Recorder {
   bool several_streams_ = false;
   UnshownMemory unshown_;
   int kernels_ = 0;  // that run now: one may call ops of its own
+  std::chrono::steady_clock::time_point left_at_ = std::chrono::steady_clock::now();  // last
+  double host_seconds_ = 0;  // from then to the op that comes now
   int64_t inherited_base_bytes_ = 0;
   size_t inherited_values_ = 0;
   bool all_are_known_ = false;

@@ -19,6 +19,8 @@ from poet._cache import Cache, digest
 from poet._enums import Status
 from poet._errors import PoetError
 
+# Of each op, what a profile keeps.
+_FIGURES = ("seconds", "host_seconds", "workspace_bytes")
 # A profile is measured anew after this time: machines and loads change.
 _STALE_SECONDS = 30 * 86400.0
 # What a process holds beside the step may differ by this share of the budget: a plan made for the
@@ -99,8 +101,8 @@ class PlanCache:
         if not 0 <= time.time() - measured < _STALE_SECONDS:
             return None
         assert isinstance(ops, list)
-        for op, (seconds, workspace) in zip(step["ops"], ops, strict=True):
-            op["seconds"] = seconds
+        for op, (seconds, host_seconds, workspace) in zip(step["ops"], ops, strict=True):
+            op["seconds"], op["host_seconds"] = seconds, host_seconds
             op["workspace_bytes"] = max(op.get("workspace_bytes", 0), workspace)
         try:
             return _C.Graph.from_json(json.dumps(step))
@@ -111,7 +113,7 @@ class PlanCache:
     def keep_profile(self, graph: _C.Graph) -> None:
         """Keeps the step's times for later runs."""
         step = json.loads(graph.to_json())
-        ops = [(op.get("seconds", 0), op.get("workspace_bytes", 0)) for op in step["ops"]]
+        ops = [tuple(op.get(figure, 0) for figure in _FIGURES) for op in step["ops"]]
         self._cache.put("trace", _trace_key(step), {"measured_at": time.time(), "ops": ops})
 
     def find(
@@ -211,13 +213,13 @@ def _trace_key(step: dict[str, Any]) -> dict[str, Any]:
 
 def _plan_key(graph: _C.Graph, request: PlanRequest) -> dict[str, Any]:
     step = json.loads(graph.to_json())
-    times = digest([op.get("seconds", 0) for op in step["ops"]])
+    times = digest([(op.get("seconds", 0), op.get("host_seconds", 0)) for op in step["ops"]])
     return _trace_key(step) | {"times": times} | request.key()
 
 
 def _structure(step: dict[str, Any]) -> str:
     """A hash of everything but what is measured or depends on what else the process holds."""
-    measured = {"seconds", "workspace_bytes", "flops"}
+    measured = {*_FIGURES, "flops"}
     ops = [{k: v for k, v in op.items() if k not in measured} for op in step["ops"]]
     rest = {k: v for k, v in step.items() if k not in ("ops", "base_bytes")}
     return digest([rest, ops])
@@ -288,17 +290,16 @@ def _is_moment(measured: object) -> TypeGuard[float]:
 
 
 def _are_figures(ops: object, count: int) -> bool:
-    """Whether these are seconds and workspace bytes of so many ops."""
+    """Whether these are the `_FIGURES` of so many ops."""
     if not isinstance(ops, list) or len(ops) != count:
         return False
     takes_time = any(isinstance(op, list) and op and op[0] != 0 for op in ops)
     return takes_time and all(
         isinstance(op, list)
-        and len(op) == 2
-        and type(op[0]) in (int, float)
-        and type(op[1]) is int
-        and op[0] >= 0
-        and 0 <= op[1] < 1 << 62
+        and len(op) == len(_FIGURES)
+        and all(type(seconds) in (int, float) and seconds >= 0 for seconds in op[:2])
+        and type(op[2]) is int
+        and 0 <= op[2] < 1 << 62
         for op in ops
     )
 

@@ -26,14 +26,15 @@ class OpTimes:
         self._session = session
         self._cached = cached
         self._looked_at: set[int] = set()  # variants whose steps in a plan were timed
-        self._seen: dict[int, list[float]] = {}  # and what took the place of recorded times
+        # And what took the place of recorded times.
+        self._seen: dict[int, tuple[list[float], list[float]]] = {}
 
     def best(self, variant: int, graph: _C.Graph) -> _C.Graph:
         """The step with the best times that are known; they are kept for later runs."""
         known = None if self._cached is None else self._cached.profiled(graph)
         if known is not None:
             return known
-        timed = with_times_seen(graph, self._seen.get(variant, ())) or graph
+        timed = with_times_seen(graph, *self._seen.get(variant, ((), ()))) or graph
         if self._cached is not None:
             self._cached.keep_profile(timed)
         return timed
@@ -48,11 +49,11 @@ class OpTimes:
         if variant in self._looked_at:
             return None
         seen, graph = self._session.op_seconds(variant), self._session.graph_of(variant)
-        if not seen or graph is None:
+        if not seen[0] or graph is None:
             return None
         self._looked_at.add(variant)
         believed = self.best(variant, graph)
-        timed = with_times_seen(believed, seen)
+        timed = with_times_seen(believed, *seen)
         if timed is None:
             return None
         self._seen[variant] = seen
@@ -61,18 +62,24 @@ class OpTimes:
         return believed.plain_seconds, timed.plain_seconds
 
 
-def with_times_seen(graph: _C.Graph, op_seconds: Sequence[float]) -> _C.Graph | None:
+def with_times_seen(
+    graph: _C.Graph, op_seconds: Sequence[float], host_seconds: Sequence[float]
+) -> _C.Graph | None:
     """The step with the seconds that its ops took beside a plan; None where the recorded ones do.
 
     Args:
         graph: the step with the seconds that plans were made with.
         op_seconds: what each op took at least.
+        host_seconds: what the program took before it at least.
     """
-    if len(op_seconds) != len(graph.ops) or sum(op_seconds) >= _FAR_LESS * graph.plain_seconds:
+    if not len(op_seconds) == len(host_seconds) == len(graph.ops):
+        return None
+    if sum(op_seconds) + sum(host_seconds) >= _FAR_LESS * graph.plain_seconds:
         return None
     step = json.loads(graph.to_json())
-    for op, seconds in zip(step["ops"], op_seconds, strict=True):
+    for op, seconds, host in zip(step["ops"], op_seconds, host_seconds, strict=True):
         op["seconds"] = min(op.get("seconds", 0.0), seconds)
+        op["host_seconds"] = min(op.get("host_seconds", 0.0), host)
     return _C.Graph.from_json(json.dumps(step))
 
 

@@ -90,6 +90,7 @@ class _Builder:
         kind = self.draw(st.sampled_from(kinds))
         common = {
             "seconds": self.draw(st.integers(0, 1000)) / 1024,
+            "host_seconds": self.draw(st.sampled_from((0, 0, 1, 300))) / 1024,
             "workspace_bytes": self.draw(st.sampled_from([0, 0, 0, 700, 3000])),
             "phase": self.draw(st.sampled_from(["forward", "backward", "optimizer", "other"])),
         }

@@ -151,8 +151,9 @@ class NaiveSimulator:
         if k in self.keeps_generator:
             self.steady += int(self.device["generator_state_bytes"])
         self.resident.append(self.note(k, [], op.get("workspace_bytes", 0)))
-        self.seconds += op.get("seconds", 0.0)
-        self.clock += op.get("seconds", 0.0)
+        seconds = op.get("seconds", 0.0) + op.get("host_seconds", 0.0)
+        self.seconds += seconds
+        self.clock += seconds
 
     def act(self, at: int, when: str) -> None:
         for action in self.actions:

@@ -218,6 +218,7 @@ DAMAGE: list[tuple[str, Any, str]] = [
     ("ops", [{"name": "a", "inputs": [-1]}], "inputs"),
     ("ops", [{"name": "a", "seconds": -1.0}], "op 0 .*seconds"),
     ("ops", [{"name": "a", "seconds": "1"}], "seconds"),
+    ("ops", [{"name": "a", "host_seconds": -1.0}], "op 0 .*host_seconds"),
     ("ops", [{"name": "a", "workspace_bytes": -1}], "workspace_bytes"),
     ("ops", [{"name": "a", "phase": "lunch"}], "phase.*lunch"),
     ("ops", [{"name": "a", "colour": "red"}], "colour"),

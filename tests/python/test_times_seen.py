@@ -128,9 +128,12 @@ def test_a_deadline_that_seemed_too_short_is_kept_after_all(
 
 def test_only_times_far_below_the_recorded_ones_take_their_place() -> None:
     graph = chain_graph()
-    assert with_times_seen(graph, ()) is None
-    assert with_times_seen(graph, [0.00071] * 12) is None  # every op was recorded with 1 ms
-    seen = with_times_seen(graph, [0.002, *[0.0001] * 11])
+    none = [0.0] * 12
+    assert with_times_seen(graph, (), ()) is None
+    assert with_times_seen(graph, [0.00071] * 12, none) is None  # every op was recorded with 1 ms
+    assert with_times_seen(graph, [0.0001] * 12, [0.00061] * 12) is None
+    seen = with_times_seen(graph, [0.002, *[0.0001] * 11], [0.0001] * 12)
     assert seen is not None
     assert [op.seconds for op in seen.ops] == [0.001, *[0.0001] * 11]
+    assert [op.host_seconds for op in seen.ops] == none  # none was recorded
     assert seen.signature == graph.signature

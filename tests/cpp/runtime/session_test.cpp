@@ -6,10 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 
+#include "device/profile.h"
 #include "graph/error.h"
+#include "schedule/simulator.h"
 #include "support/plan_builder.h"
 #include "support/torch_step.h"
 #include "support/valid_plan.h"
@@ -150,14 +154,28 @@ TEST_F(SessionTest, TheFirstStepsInAPlanTellWhatEachOpTakes) {
   planAway();
   Session& session = live_.session();
   for (int i = 0; i < 4; ++i) EXPECT_EQ(live_.run().mode, StepReport::Mode::kFollowed);
-  EXPECT_THAT(session.opSeconds(0), IsEmpty()) << "too few to tell";
+  EXPECT_THAT(session.opSeconds(0).ops, IsEmpty()) << "too few to tell";
   live_.run();
-  const std::vector<double> seconds = session.opSeconds(0);
-  EXPECT_THAT(seconds, SizeIs(live_.graph().numOps()));
-  EXPECT_THAT(seconds, Each(AllOf(Gt(0), Lt(10)))) << "each ran, replays or not";
+  const Session::OpSeconds seconds = session.opSeconds(0);
+  EXPECT_THAT(seconds.ops, SizeIs(live_.graph().numOps()));
+  EXPECT_THAT(seconds.ops, Each(AllOf(Gt(0), Lt(10)))) << "each ran, replays or not";
+  EXPECT_THAT(seconds.host, SizeIs(live_.graph().numOps()));
+  EXPECT_THAT(seconds.host, Each(AllOf(Gt(0), Lt(10))));
   live_.run();
-  EXPECT_EQ(session.opSeconds(0), seconds) << "no more are timed";
-  EXPECT_THAT(session.opSeconds(7), IsEmpty()) << "no such variant";
+  EXPECT_EQ(session.opSeconds(0).ops, seconds.ops) << "no more are timed";
+  EXPECT_THAT(session.opSeconds(7).ops, IsEmpty()) << "no such variant";
+}
+
+TEST_F(SessionTest, WhatTheProgramTakesBetweenOpsIsTheStepsToo) {
+  const std::chrono::milliseconds pause(30);
+  midway_ = [&] { std::this_thread::sleep_for(pause); };
+  live_.trace();
+  const double seconds = std::chrono::duration<double>(pause).count();
+  std::vector<double> host;
+  for (const Op& op : live_.graph().ops()) host.push_back(op.host_seconds);
+  EXPECT_EQ(std::count_if(host.begin(), host.end(), [&](double s) { return s >= seconds; }), 1);
+  EXPECT_GE(live_.graph().plainSeconds(), seconds);
+  EXPECT_GE(simulatePlain(live_.graph(), hostProfile()).makespan_seconds, seconds);
 }
 
 TEST_F(SessionTest, AFailedTraceIsForgotten) {
