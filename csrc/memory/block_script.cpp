@@ -20,7 +20,7 @@ constexpr int kMostRounds = 40;
 constexpr int kMostStepsLearned = 8;
 constexpr int kMostTimesLearned = 4;
 // In a row, before it is learned again. A step that is unlike the others comes and goes.
-constexpr int kMostUnlikeSteps = 3;
+constexpr int kMostUnlikeSteps = 8;
 // Of the blocks, that may lie elsewhere.
 constexpr uint32_t kPartElsewhere = 8;
 
@@ -181,7 +181,6 @@ void BlockScript::begin() {
   next_ = misses_ = 0;
   if (!isLearning()) return;
   pages_before_ = std::exchange(pages_, {});
-  wrapped_.assign(pages_before_.size(), 0);
   released_at_.clear();
 }
 
@@ -210,8 +209,8 @@ void BlockScript::released(Page begin) {
   if (!is_running_) return;
   if (mine.step == step_) {
     released_at_[mine.index] = next_;
-  } else if (mine.step + 1 == step_ && mine.index < wrapped_.size()) {
-    wrapped_[mine.index] = next_;
+  } else if (mine.step + 1 == step_ && mine.index < latest_wrapped_.size()) {
+    latest_wrapped_[mine.index] = std::max(latest_wrapped_[mine.index], next_);
   }
 }
 
@@ -225,6 +224,7 @@ bool BlockScript::end() {
     return false;
   }
   if (!isLearning()) return false;
+  keepLatest();
   if (!pages_.empty() && pages_.size() <= kMostBlocks && pages_ == pages_before_) return true;
   if (++steps_learned_ == kMostStepsLearned) {
     const uint32_t step = step_;
@@ -235,11 +235,26 @@ bool BlockScript::end() {
   return false;
 }
 
+// Of steps that ask for other blocks nothing is known yet.
+void BlockScript::keepLatest() {
+  if (pages_ != pages_before_ || latest_.size() != pages_.size()) {
+    latest_.assign(pages_.size(), 0);
+    latest_wrapped_.assign(pages_.size(), 0);
+  }
+  for (size_t i = 0; i < pages_.size(); ++i) latest_[i] = std::max(latest_[i], released_at_[i]);
+}
+
+// What was seen of steps like these still holds.
 void BlockScript::learnAgain() {
-  const int times = times_learned_;
+  BlockScript again;
+  again.times_learned_ = times_learned_;
+  again.pages_ = std::move(pages_);
+  again.latest_ = std::move(latest_);
+  again.latest_wrapped_ = std::move(latest_wrapped_);
+  *this = std::move(again);
+  if (times_learned_ < kMostTimesLearned) return;
   *this = BlockScript();
-  times_learned_ = times;
-  if (times == kMostTimesLearned) state_ = State::kGivenUp;
+  state_ = State::kGivenUp;
 }
 
 BlockScript::Task BlockScript::task(const std::vector<PageRun>& in_use) const {
@@ -247,7 +262,7 @@ BlockScript::Task BlockScript::task(const std::vector<PageRun>& in_use) const {
   const auto count = static_cast<uint32_t>(pages_.size());
   task.blocks.reserve(count);
   for (uint32_t i = 0; i < count; ++i)
-    task.blocks.push_back({pages_[i], i, std::min(released_at_[i], count), wrapped_[i]});
+    task.blocks.push_back({pages_[i], i, std::min(latest_[i], count), latest_wrapped_[i]});
   for (const PageRun run : in_use) {
     const auto mine = mine_.find(run.begin);
     // What the last step left behind has its place among the blocks.
@@ -258,18 +273,20 @@ BlockScript::Task BlockScript::task(const std::vector<PageRun>& in_use) const {
 
 void BlockScript::place(std::vector<Page> places) {
   places_ = std::move(places);
+  end_ = 0;
+  for (size_t i = 0; i < places_.size(); ++i) end_ = std::max(end_, places_[i] + pages_[i]);
   state_ = State::kPlaced;
   ++times_learned_;
   steps_learned_ = unlike_steps_ = 0;
   pages_before_ = {};
   released_at_ = {};
-  wrapped_ = {};
   mine_ = {};
 }
 
 int64_t BlockScript::ownBytes() const {
   return static_cast<int64_t>(sizeof *this) + heapBytes(pages_) + heapBytes(pages_before_) +
-         heapBytes(released_at_) + heapBytes(wrapped_) + heapBytes(places_) +
+         heapBytes(released_at_) + heapBytes(latest_) + heapBytes(latest_wrapped_) +
+         heapBytes(places_) +
          static_cast<int64_t>(mine_.size()) * heapBlock(sizeof(std::pair<Page, Mine>) + 16);
 }
 

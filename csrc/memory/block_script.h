@@ -17,9 +17,11 @@ namespace poet {
 // costs a move of pages. But a step that follows a plan asks for the same blocks in the same order
 // each time. So its script is learned: the pages of each block, and how many others were asked for
 // before it was released. When two steps in a row were alike, places are worked out for all of them
-// at once (placeBlocks), and the steps that follow ask for these. A place that somebody else has is
-// no matter: the arena finds another. Where steps stop to be alike the script is learned again, a
-// few times.
+// at once (placeBlocks), and the steps that follow ask for these. Where somebody else has a block's
+// place it goes behind all of them, so as not to take another's in turn. Where steps stop to be
+// alike the script is learned again, a few times. A block that goes to the store is released when
+// it has come there, sooner in one step than in the next: of all steps that were looked at the
+// latest release counts.
 //
 // What lives on after its step (a gradient, until the next step lets go of it) has its place at the
 // beginning of the next one, too, up to the request at which it was released there.
@@ -50,6 +52,8 @@ class POET_API BlockScript {
   void begin();
   // The place for the next block, of so many pages; nothing where none is known.
   std::optional<Page> nextPlace(Page pages);
+  // Behind all places: what finds its own taken does not take another block's.
+  Page endOfPlaces() const { return end_; }
   uint32_t numAsked() const { return next_; }
   void allocated(Page begin, Page pages);
   void released(Page begin);  // of any block; while isLearning()
@@ -74,13 +78,16 @@ class POET_API BlockScript {
     uint32_t step = 0;
   };
 
+  void keepLatest();
   void learnAgain();
 
   State state_ = State::kLearning;
   std::vector<Page> pages_, pages_before_;  // by request, of this step and of the one before
   std::vector<uint32_t> released_at_;       // likewise; kNever
-  std::vector<uint32_t> wrapped_;           // by request of the step before
+  // By request: the latest of all steps that were alike, there and in the step after.
+  std::vector<uint32_t> latest_, latest_wrapped_;
   std::vector<Page> places_;
+  Page end_ = 0;
   std::unordered_map<Page, Mine> mine_;  // by first page, while it learns
   uint32_t next_ = 0;
   uint32_t step_ = 0;

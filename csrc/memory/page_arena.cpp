@@ -265,6 +265,15 @@ bool PageArena::placeAt(Page begin, Page pages, Place& place) const {
   return true;
 }
 
+// The lowest place that begins there or behind it.
+bool PageArena::placeBehind(Page begin, Page pages, Place& place) const {
+  for (const Free& block : free_) {
+    const Page from = std::max(block.begin, begin);
+    if (block.end > from && block.end - from >= pages) return placeAt(from, pages, place);
+  }
+  return false;
+}
+
 void* PageArena::allocate(size_t bytes, BlockScript* script) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (reserved_ == 0 || bytes > reserved_) return nullptr;
@@ -274,7 +283,9 @@ void* PageArena::allocate(size_t bytes, BlockScript* script) {
   if (pages == 0) return nullptr;
   const std::optional<Page> wanted = script == nullptr ? std::nullopt : script->nextPlace(pages);
   Place place;
-  if (!(wanted && placeAt(*wanted, pages, place)) && !findPlace(pages, place)) return nullptr;
+  const bool is_placed = wanted && (placeAt(*wanted, pages, place) ||
+                                    placeBehind(script->endOfPlaces(), pages, place));
+  if (!is_placed && !findPlace(pages, place)) return nullptr;
   Free& block = free_[place.block];
   // Out of the free ones first: what is given back lies elsewhere.
   const Page end = place.begin + pages;

@@ -95,6 +95,7 @@ class POET_API PageArena {
 
   bool findPlace(Page pages, Place& place) const;
   bool placeAt(Page begin, Page pages, Place& place) const;
+  bool placeBehind(Page begin, Page pages, Place& place) const;
   std::vector<PageRun> blocksInUse() const;
   bool makeResident(Page begin, Page end);
   void insertFree(Page begin, Page end);

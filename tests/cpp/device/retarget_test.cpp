@@ -21,6 +21,7 @@ Graph step(double flops) {
   std::vector<Op> ops(3);
   for (Op& op : ops) {
     op.seconds = 9;
+    op.host_seconds = 2;
     op.flops = flops;
   }
   ops[0].name = "aten::mm";
@@ -66,6 +67,7 @@ TEST(OnDevice, SecondsAreFlopsOverTheRateOfTheClassAndTheCostOfStarting) {
   const Graph graph = onDevice(step(200), device());
   EXPECT_DOUBLE_EQ(graph.op(OpId(0)).seconds, 2.5);
   EXPECT_DOUBLE_EQ(graph.op(OpId(1)).seconds, 20.5);
+  EXPECT_EQ(graph.op(OpId(0)).host_seconds, 0) << "of the machine that recorded it";
   EXPECT_EQ(graph.signature(), 7u);
   EXPECT_EQ(graph.op(OpId(0)).workspace_bytes, 64);
 }

@@ -202,6 +202,24 @@ TEST(BlockScript, StepsThatAskForTheSameBlocksMoveNothing) {
   EXPECT_EQ(with.counters().in_use_bytes, 0);
 }
 
+// One block that stays too long must not drive the others from their places, one after the other.
+TEST(BlockScript, WhatLosesItsPlaceTakesNoOthers) {
+  PageArena arena(4096 * kMib);
+  Step step(11, 120);
+  const auto script = std::make_shared<BlockScript>();
+  for (int i = 0; i < 5; ++i) movedBy(arena, step, script);
+  const std::vector<void*> places = step.places();
+  step.requests()[20].for_requests += 60;
+  movedBy(arena, step, script);
+  int elsewhere = 0;
+  for (size_t i = 0; i < places.size(); ++i) elsewhere += step.places()[i] != places[i];
+  EXPECT_GT(elsewhere, 0);
+  EXPECT_LE(elsewhere, 12) << "those whose place it has";
+  step.requests()[20].for_requests -= 60;
+  for (int i = 0; i < 2; ++i) movedBy(arena, step, script);
+  EXPECT_EQ(step.places(), places);
+}
+
 TEST(BlockScript, WhereAPlaceIsTakenTheBlockGoesElsewhere) {
   PageArena arena(4096 * kMib);
   Step step(6, 60);
