@@ -371,6 +371,11 @@ void PageArena::endScript(const std::shared_ptr<BlockScript>& script) {
                 [](const auto& one) { return !one->isLearning() || one.use_count() == 1; });
 }
 
+int64_t PageArena::bytesOf(const BlockScript& script) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return script.ownBytes();
+}
+
 std::vector<PageRun> PageArena::blocksInUse() const {
   std::vector<PageRun> found;
   for (Page p = 0; p < block_pages_.size(); ++p) {

@@ -67,6 +67,7 @@ class POET_API PageArena {
 
   void beginScript(const std::shared_ptr<BlockScript>& script);
   void endScript(const std::shared_ptr<BlockScript>& script);
+  int64_t bytesOf(const BlockScript& script) const;  // another thread may release its blocks
 
   // Free bytes between the pages of two blocks in use, the latter at the higher address; -1 where
   // another block lies between them, or one of the two is not of this arena.

@@ -6,6 +6,7 @@
 
 #include "graph/heap_bytes.h"
 #include "runtime/plan_join.h"
+#include "trace/allocator_tap.h"
 #include "trace/recorder.h"
 
 namespace poet {
@@ -276,7 +277,7 @@ int64_t VariantSet::ownBytes() const {
     for (const Variant::Joined& joined : variant.joined) addPlan(joined.plan.get());
     bytes += heapBytes(variant.outside) + heapBytes(variant.op_seconds) +
              heapBytes(variant.host_seconds);
-    if (variant.script) bytes += variant.script->ownBytes();
+    if (variant.script) bytes += StepArena::bytesOf(*variant.script);
   }
   return bytes;
 }

@@ -423,6 +423,10 @@ StepArena::ScriptGuard::~ScriptGuard() {
   StepAllocator::get().arena_->endScript(script_);
 }
 
+int64_t StepArena::bytesOf(const BlockScript& script) {
+  return StepAllocator::get().arena_->bytesOf(script);
+}
+
 int64_t StepArena::bytesInUse() {
   const StepAllocator& allocator = StepAllocator::get();
   return counters().in_use_bytes + allocator.small_bytes_ + allocator.made_elsewhere_;

@@ -168,6 +168,7 @@ class POET_API StepArena {
     const std::shared_ptr<BlockScript> script_;
     BlockScript* const before_;  // of a step around this one
   };
+  static int64_t bytesOf(const BlockScript& script);  // that it takes itself
   // In all blocks, large and small, that PyTorch's allocator has given out since useForGood(), or
   // that are enrolled, with what the arena and malloc add to each; and whatever noteMadeElsewhere()
   // was told of: nobody knows when that goes.

@@ -26,8 +26,8 @@ LIKE_THE_REST = 2  # before that call the optimizer's state comes
 def test_they_are_those_that_decide_in_running_order() -> None:
     online = [name for name, method in poet.methods().items() if method.online]
     # Live tensors lie where PyTorch's allocator puts them: what DTR does in a space of its own is
-    # a figure to measure coop against.
-    assert online == [*LIVE, "dtr_placed"]
+    # a figure to measure coop against. What a live step lets go of must be able to come back.
+    assert set(online) == {*LIVE, "dtr_placed", "dtr_banish"}
 
 
 def _peaks(
