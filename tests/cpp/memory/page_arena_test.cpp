@@ -200,9 +200,10 @@ int exitStatusOf(int (*body)()) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+// To more than any process has: sanitizers map terabytes.
 void limitData() {
   rlimit limit{};
-  limit.rlim_cur = limit.rlim_max = size_t{64} << 30;
+  limit.rlim_cur = limit.rlim_max = RLIM_INFINITY / 2;
   ::setrlimit(RLIMIT_DATA, &limit);
 }
 
