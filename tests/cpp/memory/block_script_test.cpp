@@ -6,6 +6,8 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "memory/page_arena.h"
@@ -270,6 +272,24 @@ TEST(BlockScript, OfStepsThatAreNeverAlikeItLearnsNothingForGood) {
   movedBy(arena, step, script);
   movedBy(arena, step, script);
   EXPECT_FALSE(script->isPlaced());
+}
+
+TEST(BlockScript, StepsOnTwoThreadsHaveOneEach) {
+  PageArena arena(4096 * kMib);
+  const auto train = [&](uint64_t seed) {
+    Step step(seed, 60);
+    const auto script = std::make_shared<BlockScript>();
+    for (int i = 0; i < 12; ++i) {
+      step.run(arena, script);
+      EXPECT_GT(arena.bytesOf(*script), 0);
+    }
+    EXPECT_FALSE(script->isLearning());
+    step.letGo(arena);
+  };
+  std::thread other([&] { train(21); });
+  train(22);
+  other.join();
+  EXPECT_EQ(arena.counters().in_use_bytes, 0);
 }
 
 TEST(BlockScript, MayGoWhileItLearns) {
