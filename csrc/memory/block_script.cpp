@@ -12,7 +12,7 @@ namespace poet {
 namespace {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
-// Pairs of blocks that are compared, in all: a few hundredths of a second.
+// Pairs of blocks that are compared, in all: about a tenth of a second.
 constexpr size_t kMostPairs = 40'000'000;
 constexpr size_t kMostBlocks = 8192;
 constexpr int kMostRounds = 40;
@@ -226,13 +226,13 @@ bool BlockScript::end() {
   if (!isLearning()) return false;
   keepLatest();
   if (!pages_.empty() && pages_.size() <= kMostBlocks && pages_ == pages_before_) return true;
-  if (++steps_learned_ == kMostStepsLearned) {
-    const uint32_t step = step_;
-    *this = BlockScript();
-    state_ = State::kGivenUp;
-    step_ = step;
-  }
+  if (++steps_learned_ == kMostStepsLearned) giveUp();
   return false;
+}
+
+void BlockScript::giveUp() {
+  *this = BlockScript();
+  state_ = State::kGivenUp;
 }
 
 // Of steps that ask for other blocks nothing is known yet.
@@ -246,15 +246,13 @@ void BlockScript::keepLatest() {
 
 // What was seen of steps like these still holds.
 void BlockScript::learnAgain() {
+  if (times_learned_ >= kMostTimesLearned) return giveUp();
   BlockScript again;
   again.times_learned_ = times_learned_;
   again.pages_ = std::move(pages_);
   again.latest_ = std::move(latest_);
   again.latest_wrapped_ = std::move(latest_wrapped_);
   *this = std::move(again);
-  if (times_learned_ < kMostTimesLearned) return;
-  *this = BlockScript();
-  state_ = State::kGivenUp;
 }
 
 BlockScript::Task BlockScript::task(const std::vector<PageRun>& in_use) const {

@@ -80,6 +80,7 @@ class POET_API BlockScript {
 
   void keepLatest();
   void learnAgain();
+  void giveUp();
 
   State state_ = State::kLearning;
   std::vector<Page> pages_, pages_before_;  // by request, of this step and of the one before

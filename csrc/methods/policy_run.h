@@ -45,9 +45,9 @@ class Recipes {
   std::vector<std::vector<int>> readers_;  // by value: replays
 };
 
-// What becomes of a value that plain training lets go (Kirisame et al. 2021, section 5 and appendix
-// A): it is evicted at once and can come back; or it is banished, gone for good as soon as no
-// evicted value needs it, and what was made from it and is there is pinned to its own end.
+// What becomes of a value that plain training lets go (Kirisame et al. 2021, on
+// deallocation): it is evicted at once and can come back; or it is banished, gone for good as soon
+// as no evicted value needs it, and what was made from it and is there is pinned to its own end.
 enum class LettingGo { kEvict, kBanish };
 
 // The problem has no pages. It and `asked` must outlive the run.

@@ -101,8 +101,8 @@ Graph deadInput() {
   return g.build();
 }
 
-// Kirisame et al. 2021, section 5: what is banished is gone for good, so what was made from it may
-// not go any more.
+// Kirisame et al. 2021, on deallocation: what is banished is gone for good, so what was made from
+// it may not go any more.
 TEST(Dtr, BanishesWhatIsDeadAndPinsWhatWasMadeFromIt) {
   EXPECT_EQ(replayed(deadInput(), "dtr", 125), (std::set<int>{0, 1}));
   EXPECT_EQ(replayed(deadInput(), "dtr_banish", 125), (std::set<int>{2}));
