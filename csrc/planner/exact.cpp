@@ -232,19 +232,24 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const Kn
   const int free_columns = fixByReducedCost(cutoff, root);
   const bool is_worth = best.is_last || isWorthSearching(free_columns, deadline.left());
   if (free_columns > kMostFreeColumns || !is_worth) return result;
-  const SearchResult found =
-      searchProgram(program, root,
-                    {.time_limit_seconds = deadline.left(),
-                     .relative_gap = kProofGap,
-                     // Where many values are of one size, the last digits are most of the work.
-                     .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
-                     .threads = options.threads,
-                     .start = best.plan,
-                     .solver = options.solver});
-  const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
-  const double bound = none ? best.cost : std::min(costOf(found.bound), best.cost);
-  result.bound_cost = std::max(result.bound_cost, bound);
-  result.plan = found.plan;
+  // Steps to a proof (program_search.h).
+  const double too_little = kTooLittle * problem.plain_seconds * costPerSecond(problem);
+  double bound = std::max(0.0, root.bound);
+  while (!deadline.over() && bound < cutoff - too_little) {
+    const SearchResult found =
+        searchStep(program, root, bound,
+                   {.time_limit_seconds = deadline.left(),
+                    .relative_gap = kProofGap,
+                    // Where many values are of one size, the last digits are most of the work.
+                    .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
+                    .threads = options.threads,
+                    .cutoff = cutoff - too_little,
+                    .solver = options.solver});
+    bound = std::max(bound, found.bound);
+    if (found.plan) result.plan = found.plan;
+    if (found.status != SolverStatus::kInfeasible) break;
+  }
+  result.bound_cost = std::max(result.bound_cost, std::min(costOf(bound), best.cost));
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "graph/error.h"
+#include "planner/attainable_bytes.h"
 
 namespace poet::planner {
 namespace {
@@ -28,6 +29,17 @@ Program::Program(const Problem& problem, const Candidates& candidates,
   addDeadline();
   if (options.excess_weight > 0)
     excess_column_ = model_.addColumn(options.excess_weight, 0, kInfinity, false);
+  roundBudget();
+}
+
+// Rows (5') are sums and differences, and a budget that may be exceeded is none.
+void Program::roundBudget() {
+  most_.assign(steps_.size(), options_.budget_bytes);
+  if (excess_column_ >= 0) return;
+  const std::vector<int64_t> most = attainableBytes(items_, fixed_, options_.budget_bytes);
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    if (!options_.relaxed || steps_[s].replay < 0) most_[s] = most[s];
+  }
 }
 
 void Program::addSteps(const Candidates& candidates) {
@@ -312,7 +324,7 @@ std::vector<MemoryRow> Program::violatedRows(std::span<const double> x, double t
   int stage = -1;
   for (size_t s = 0; s < steps_.size(); ++s) {
     if (!options_.rows_at_replays && steps_[s].replay >= 0) continue;
-    const double excess = bytes[s] - budget - allowed;
+    const double excess = bytes[s] - static_cast<double>(most_[s]) - allowed;
     if (excess <= tolerance * budget) continue;
     if (steps_[s].stage != stage) {
       stage = steps_[s].stage;
@@ -340,7 +352,7 @@ double Program::memoryRow(int step, std::vector<Term>& terms) const {
     }
     mergeTerms(terms);
   }
-  const auto left = static_cast<double>(options_.budget_bytes - fixed_[static_cast<size_t>(step)]);
+  const auto left = static_cast<double>(mostBytes(step) - fixed_[static_cast<size_t>(step)]);
   if (excess_column_ >= 0) {
     terms.push_back({excess_column_, -1});
     return left / budget;

@@ -29,7 +29,8 @@ namespace poet::planner {
 //   (4) random ops, page-ins:    r_s <= g_p
 //   (7) transfers at stage t:    r_s <= w_t, g_p <= w_t
 //   (5) memory at s:             sum of bytes x over gaps across s + replay bytes r_s + generator
-//   bytes g <= B - fixed_s (6) deadline:                sum of seconds r <= D
+//   bytes g <= B_s - fixed_s (6) deadline:                sum of seconds r <= D
+// B_s is the budget, or the last sum of whole sizes within it (Note [Whole sizes]).
 // Rows (5) are many and few of them bind, so whoever solves adds those that are violated. All rows
 // are divided by their right-hand scale and costs by the plain step's seconds / 100, so that no
 // tolerance of a solver matters.
@@ -119,6 +120,8 @@ class Program {
 
   // Bytes resident by step; of relaxed programs the left sides of (5').
   std::vector<double> profile(std::span<const double> x) const;
+  // The right side of row (5), fixed bytes included: the budget, or what whole sizes leave of it.
+  int64_t mostBytes(int step) const { return most_[static_cast<size_t>(step)]; }
   // Violated rows (5) by more than `tolerance` x budget, at most one a stage, worst first.
   std::vector<MemoryRow> violatedRows(std::span<const double> x, double tolerance) const;
   // Row (5) of a step, divided by the budget: terms and upper bound.
@@ -143,6 +146,7 @@ class Program {
   void addPageOuts();
   int wakeColumn(int stage);
   void addDeadline();
+  void roundBudget();
   void relaxReplays(std::span<const double> x, std::vector<double>& bytes) const;
   void relaxedRow(int step, std::vector<Term>& terms) const;
   // Column of the gap of v that covers the step, -1 where none does.
@@ -156,7 +160,7 @@ class Program {
   std::vector<int> first_step_;
   std::vector<std::vector<TouchEvent>> events_;
   std::vector<MemoryItem> items_;
-  std::vector<int64_t> fixed_;
+  std::vector<int64_t> fixed_, most_;  // by step
   std::vector<int> generator_column_;  // by replay, -1 where none
   std::vector<int> out_column_;        // by replay: its page_out, -1 where none
   std::vector<int> wake_column_;       // by stage, -1 where none

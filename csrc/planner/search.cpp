@@ -65,7 +65,9 @@ constexpr double kWindowSeconds = 2;  // at most ...
 constexpr double kWindowShare = 0.1;  // ... and of the time limit
 constexpr int kWindowsPerTurn = 8;
 constexpr int kMostColumnsForWholeProgram = 12000, kMostColumnsForAnyPlan = 6000;
-constexpr double kWholeProgramShare = 0.6;
+// Of the time limit, for the first step of the whole program and at most. Walks and windows come
+// between, whose better plans leave it fewer columns.
+constexpr double kFirstWholeProgramShare = 0.1, kWholeProgramShare = 0.6;
 constexpr double kWholeProgramGap = 1e-4;
 constexpr double kAnyGap = 10, kAnyShare = 0.5;  // where no plan is known
 // When to stop.
@@ -127,6 +129,7 @@ class PlanSearch::Turns {
       if (done()) break;
       solveForAnyPlan();
       solveWholeProgram();
+      turn_began_ = deadline_.elapsed();
       if (done()) break;
       solveWindows();
       if (done()) break;
@@ -536,31 +539,41 @@ class PlanSearch::Turns {
   }
 
   // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
-  // between plan and bound. After one that found no end, not before the plan is better.
+  // between plan and bound. After one that found no end the next has twice the time, and waits for a
+  // better plan or a turn that finds none.
   void solveWholeProgram() {
     if (finished() || goal_.least_peak || !outcome_.best || relaxation_.x.empty()) return;
-    if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain)) return;
+    if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain) &&
+        (whole_share_ > kWholeProgramShare || last_progress_ > turn_began_))
+      return;
     const double cutoff = scaled(outcome_.best_cost - replayCost(kTooLittle));
-    const double seconds =
-        std::min(deadline_.left(), kWholeProgramShare * limits_.time_limit_seconds);
     Relaxation below = relaxation_;
     const int free_columns = fixByReducedCost(cutoff, below);
-    if (free_columns > kMostColumnsForWholeProgram || !isWorthSearching(free_columns, seconds))
-      return;
+    if (free_columns > kMostColumnsForWholeProgram) return;
+    const auto seconds = [&] {
+      return std::min(deadline_.left(),
+                      std::min(whole_share_, kWholeProgramShare) * limits_.time_limit_seconds);
+    };
+    while (!isWorthSearching(free_columns, seconds())) {
+      if (whole_share_ >= kWholeProgramShare) return;
+      whole_share_ *= 2;
+    }
     const ReplayPlan start = current();
     const double begin = deadline_.elapsed();
     const SearchResult result = searchStep(*program_, relaxation_, scaled(outcome_.bound_cost),
-                                           {.time_limit_seconds = seconds,
+                                           {.time_limit_seconds = seconds(),
                                             .relative_gap = kWholeProgramGap,
                                             .threads = limits_.threads,
                                             .start = &start,
                                             .cutoff = cutoff,
                                             .solver = limits_.solver});
     whole_seconds_ += deadline_.elapsed() - begin;
-    if (result.status == SolverStatus::kStopped)
+    if (result.status == SolverStatus::kStopped) {
       whole_tried_ = outcome_.best_cost;
-    else
+      whole_share_ *= 2;
+    } else {
       progressed();
+    }
     const double bound = problem_.constant_cost + result.bound / costPerSecond(problem_);
     outcome_.bound_cost = std::max(outcome_.bound_cost, std::min(bound, outcome_.best_cost));
     if (result.plan) consider(*result.plan, PlanSource::kProgram);
@@ -585,6 +598,8 @@ class PlanSearch::Turns {
   bool stale_ = true;  // extra_ has grown since the program was built
   double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
   double whole_seconds_ = 0;                                      // of all steps of the program
+  double whole_share_ = kFirstWholeProgramShare;                  // of the time limit, for the next
+  double turn_began_ = 0;
   uint64_t seed_ = 0;
   int turn_ = 0;
   int ancestors_ = kAncestors;
