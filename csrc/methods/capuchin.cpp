@@ -39,7 +39,7 @@ using planner::Replay;
 constexpr double kFeedback = 0.05;  // of a swap's time, section 4.4
 constexpr int kRounds = 20;         // of feedback
 constexpr int kCorrections = 12;
-constexpr int kBudgets = 24;
+constexpr int kBudgetsTried = 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 enum class Way { kKept, kSwapped, kRecomputed };
@@ -368,8 +368,8 @@ Schedule planCapuchin(const Graph& graph, const DeviceProfile& profile,
   if (choice.any()) return choice.finish("");
   // The same budgets whatever was asked for: what is reported as the least does.
   const int64_t most = simulatePlain(graph, profile).peak_bytes;
-  for (int i = 0; i <= kBudgets && !choice.deadline().over(); ++i)
-    peakWithin(problem.floor_bytes + (most - problem.floor_bytes) * i / kBudgets);
+  for (int i = 0; i <= kBudgetsTried && !choice.deadline().over(); ++i)
+    peakWithin(problem.floor_bytes + (most - problem.floor_bytes) * i / kBudgetsTried);
   if (!choice.any() && choice.deadline().over())
     return choice.without(Status::kTimeLimit, "the policy did not come to its end in time");
   return choice.finish("the least that the policy comes to");

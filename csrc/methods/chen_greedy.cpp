@@ -7,7 +7,7 @@
 // Chosen: links lie between the step's cut vertices, as in chen_sqrt.cpp. A segment ends at the
 // first boundary at which its links hold more than b bytes. The paper searches b near sqrt(x y) of
 // its first plan; here every b that could change the plan is a sum of neighbouring links' bytes,
-// and kBudgets of them, evenly spread, are tried: all of them where there are no more. Of the plans
+// and kMostBudgets of them, evenly spread, are tried: all of them where there are no more. Of the plans
 // within the budget the cheapest is taken.
 //
 // Bound: none beyond plain training. Weakness: segments are computed again as a whole, and every
@@ -22,7 +22,7 @@
 namespace poet::methods {
 namespace {
 
-constexpr size_t kBudgets = 200;
+constexpr size_t kMostBudgets = 200;
 
 std::vector<int64_t> bytesOf(const planner::Problem& problem, const Chain& chain) {
   std::vector<int64_t> bytes;
@@ -45,10 +45,10 @@ std::vector<int64_t> segmentBudgets(const std::vector<std::vector<int64_t>>& byt
     }
   }
   const std::vector<int64_t> all(sums.begin(), sums.end());
-  if (all.size() <= kBudgets) return all;
+  if (all.size() <= kMostBudgets) return all;
   std::vector<int64_t> chosen;
-  for (size_t i = 0; i < kBudgets; ++i)
-    chosen.push_back(all[i * (all.size() - 1) / (kBudgets - 1)]);
+  for (size_t i = 0; i < kMostBudgets; ++i)
+    chosen.push_back(all[i * (all.size() - 1) / (kMostBudgets - 1)]);
   return chosen;
 }
 

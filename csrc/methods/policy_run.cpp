@@ -12,7 +12,7 @@ using planner::Replay;
 // Replays of one run, as a multiple of the first executions: beyond that it thrashes.
 constexpr size_t kMostReplaysPerStage = 100;
 constexpr int kCorrections = 12;
-constexpr int kBudgets = 48;
+constexpr int kPolicyBudgets = 48;
 constexpr int kMostFailures = 8;  // in a row
 
 }  // namespace
@@ -176,8 +176,8 @@ Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const So
     // further where the policy only thrashes.
     peakWithin(2 * plain);
     int failures = 0;
-    for (int i = kBudgets; i >= 0 && failures < kMostFailures; --i) {
-      const int64_t tried = problem.floor_bytes + 2 * (plain - problem.floor_bytes) * i / kBudgets;
+    for (int i = kPolicyBudgets; i >= 0 && failures < kMostFailures; --i) {
+      const int64_t tried = problem.floor_bytes + 2 * (plain - problem.floor_bytes) * i / kPolicyBudgets;
       failures = peakWithin(tried) < 0 ? failures + 1 : 0;
     }
     if (choice.any()) return choice.finish("");

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <cstdio>
-#include <cstdlib>
 
 #include "planner/clock.h"
 #include "planner/cuts.h"
@@ -146,9 +144,7 @@ int fixByReducedCost(double cutoff, Relaxation& relaxation) {
 }
 
 Relaxation relax(const Program& program, const RelaxationOptions& options) {
-  Deadline d(1e9); auto r = LpLoop(program, options).run();
-  if (getenv("DIAG")) fprintf(stderr,"relax: cols %d rows %d limit %.2f took %.2f obj %.8f bound %.8f\n", program.numColumns(), r.model.numRows(), options.time_limit_seconds, d.elapsed(), r.objective, r.bound);
-  return r;
+  return LpLoop(program, options).run();
 }
 
 }  // namespace poet::planner

@@ -185,6 +185,7 @@ class BoundAtMoments {
       if (keeps_budget || is_last) {
         const auto point = prove(program, root, is_last);
         if (point) {  // whole: what it exceeds the budget by says more than what fractions do
+          result_.plan = planBetween(fine_, moments_, program, *point);
           worst = excessBetween(fine_, moments_, free_bytes_, program, *point);
           keeps_budget = worst.empty() || worst.front().bytes <= 0;
           if (keeps_budget) break;  // memory at first executions says no more

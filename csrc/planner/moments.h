@@ -63,7 +63,8 @@ std::vector<ReplayPlan> plansAtMoments(const Problem& fine, const KeptOptions& o
 // again. So they gather where memory decides. Source: the idea is that of dynamic discretization
 // discovery (Boland, Hewitt, Marshall, Savelsbergh, Operations Research 2017). The best bound of
 // all rounds, more of them while time lasts, and of branch and cut in the last one where little is
-// left free in it. The store must not charge wake-ups. BoundOverAll::plan is empty.
+// left free in it. The store must not charge wake-ups. BoundOverAll::plan is what the last whole
+// point rounds to: it may exceed the budget between moments.
 BoundOverAll boundAtMoments(const Problem& fine, int64_t free_bytes, int64_t budget_bytes,
                             double best_cost, const ExactOptions& options);
 

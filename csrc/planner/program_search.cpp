@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <cstdio>
-#include <cstdlib>
 
 #include "planner/clock.h"
 #include "planner/timeline.h"
@@ -16,7 +14,7 @@ namespace {
 constexpr double kRowTolerance = 1e-9;
 constexpr size_t kRowsPerRound = 200;
 // What is less than this between bound and cutoff, of the cutoff, is taken in one step.
-constexpr double kLastStep = 0.01;
+constexpr double kLastStep = 0.001;
 
 }  // namespace
 
@@ -30,7 +28,6 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
   std::vector<Term> terms;
   std::set<int> seen;
   while (!deadline.over()) {
-    const double diag_begin = deadline.elapsed();
     const MipResult mip = solveMip(root.model, {.time_limit_seconds = deadline.left(),
                                                 .relative_gap = options.relative_gap,
                                                 .absolute_gap = options.absolute_gap,
@@ -38,8 +35,6 @@ SearchResult searchProgram(const Program& program, Relaxation& root, const Searc
                                                 .start = start,
                                                 .cutoff = options.cutoff,
                                                 .solver = options.solver});
-    if (getenv("DIAG")) { int fr=0; for (int c=0;c<root.model.numColumns();++c) fr+=root.model.lower[c]!=root.model.upper[c];
-      fprintf(stderr,"mip: free %d rows %d limit %.2f took %.2f status %d bound %.8f cutoff %.8f obj %.8f\n",fr,root.model.numRows(),deadline.left()+deadline.elapsed()-diag_begin, deadline.elapsed()-diag_begin,(int)mip.status,mip.bound,options.cutoff,mip.objective);}
     if (mip.status == SolverStatus::kInfeasible) {
       result.status = SolverStatus::kInfeasible;
       result.bound = options.cutoff;

@@ -20,4 +20,10 @@ struct ReplayPlan {
   friend bool operator==(const ReplayPlan&, const ReplayPlan&) = default;
 };
 
+class Problem;
+
+// A plan of `from` as one of `to`, another problem of the same graph. Replays that `to` does not have
+// are left out.
+ReplayPlan translated(const ReplayPlan& plan, const Problem& from, const Problem& to);
+
 }  // namespace poet::planner

@@ -109,13 +109,21 @@ class PlanSearch::Turns {
     return takeTurns();
   }
 
-  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds) {
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds,
+                     const std::vector<ReplayPlan>& near) {
     limits_.time_limit_seconds = time_limit_seconds;
     limits_.enough_gap = 0;
     deadline_ = Deadline(time_limit_seconds);
     relaxation_seconds_ = last_progress_ = 0;
     turn_ = 0;
+    whole_share_ = kFirstWholeProgramShare;
     consider(start, source);
+    for (ReplayPlan plan : near) {
+      dropUselessReplays(problem_, plan);
+      consider(plan, PlanSource::kBound);
+      keepAsCandidate(plan);
+      annealFrom(plan, burst(), kCold, PlanSource::kBound);
+    }
     return takeTurns();
   }
 
@@ -620,8 +628,8 @@ SearchOutcome PlanSearch::run(const std::vector<ReplayPlan>& starts, PlanSource 
 }
 
 SearchOutcome PlanSearch::goOn(const ReplayPlan& start, PlanSource source,
-                               double time_limit_seconds) {
-  return turns_->goOn(start, source, time_limit_seconds);
+                               double time_limit_seconds, const std::vector<ReplayPlan>& near) {
+  return turns_->goOn(start, source, time_limit_seconds, near);
 }
 
 }  // namespace poet::planner

@@ -62,8 +62,10 @@ class PlanSearch {
 
   // `source`: where the starts come from.
   SearchOutcome run(const std::vector<ReplayPlan>& starts, PlanSource source = PlanSource::kGiven);
-  // For so long; `start`: the best plan by now, wherever it comes from.
-  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds);
+  // For so long; `start`: the best plan by now, wherever it comes from. `near`: plans of proofs, which
+  // may exceed the budget: walked from first.
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds,
+                     const std::vector<ReplayPlan>& near = {});
 
  private:
   class Turns;

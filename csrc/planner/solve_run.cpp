@@ -257,7 +257,7 @@ class SolveRun {
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
         const SearchOutcome more =
-            search_ ? search_->goOn(best_.bestPlan(), best_.bestSource(), deadline_.left())
+            search_ ? search_->goOn(best_.bestPlan(), best_.bestSource(), deadline_.left(), near_)
                     : price_search_->goOn(deadline_.left());
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
@@ -300,9 +300,12 @@ class SolveRun {
   // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
   void boundAllSchedules() {
     if (!has_few_candidates_) {
-      takeBound(boundAtMoments(problemToBound(0), problem_options_.small_bytes,
-                               options_.ram_budget_bytes, bestCost(),
-                               exactOptions(provable_ ? kShareAtMoments : 1)));
+      const Problem every_size = problemToBound(0);
+      const BoundOverAll found = boundAtMoments(
+          every_size, problem_options_.small_bytes, options_.ram_budget_bytes, bestCost(),
+          exactOptions(provable_ ? kShareAtMoments : 1));
+      takeBound(found);
+      if (found.plan) near_.push_back(translated(*found.plan, every_size, problem_));
     }
     if (provable_ && !best_.isOptimal()) proveOverAll(/*is_last=*/false);
   }
@@ -320,7 +323,7 @@ class SolveRun {
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes,
                      {.plan = &best, .cost = bestCost(), .is_last = is_last}, exactOptions(share));
-    if (found.plan) best_.offer(*found.plan, PlanSource::kBound);
+    if (found.plan && !best_.offer(*found.plan, PlanSource::kBound)) near_.push_back(*found.plan);
     takeBound(found);
   }
 
@@ -469,6 +472,7 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
+  std::vector<ReplayPlan> near_;  // plans of proofs: cheap, and perhaps above the budget
   std::optional<PlanSearch> search_;         // of the least cost, where transfers block ...
   std::optional<PriceSearch> price_search_;  // ... and where they do not
   // Is there a bound over every schedule at all, and is the relaxed program of all stages within

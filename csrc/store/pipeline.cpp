@@ -7,6 +7,9 @@
 #include <new>
 #include <utility>
 
+#include "graph/error.h"
+#include "store/page_store.h"
+
 namespace poet::store {
 namespace {
 
