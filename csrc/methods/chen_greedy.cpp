@@ -7,8 +7,8 @@
 // Chosen: links lie between the step's cut vertices, as in chen_sqrt.cpp. A segment ends at the
 // first boundary at which its links hold more than b bytes. The paper searches b near sqrt(x y) of
 // its first plan; here every b that could change the plan is a sum of neighbouring links' bytes,
-// and kMostBudgets of them, evenly spread, are tried: all of them where there are no more. Of the plans
-// within the budget the cheapest is taken.
+// and kMostBudgets of them, evenly spread, are tried: all of them where there are no more. Of the
+// plans within the budget the cheapest is taken.
 //
 // Bound: none beyond plain training. Weakness: segments are computed again as a whole, and every
 // one of them once: what is cheap and large is not told from what is dear and small.

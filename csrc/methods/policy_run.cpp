@@ -177,7 +177,8 @@ Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const So
     peakWithin(2 * plain);
     int failures = 0;
     for (int i = kPolicyBudgets; i >= 0 && failures < kMostFailures; --i) {
-      const int64_t tried = problem.floor_bytes + 2 * (plain - problem.floor_bytes) * i / kPolicyBudgets;
+      const int64_t tried =
+          problem.floor_bytes + 2 * (plain - problem.floor_bytes) * i / kPolicyBudgets;
       failures = peakWithin(tried) < 0 ? failures + 1 : 0;
     }
     if (choice.any()) return choice.finish("");

@@ -19,8 +19,8 @@ constexpr int kMovesPerUpdate = 512;    // between looks at the clock, temperatu
 constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerBlock = 2e-9;
 constexpr double kPriceStep = 1.1;
 constexpr double kLeastPrice = 0.02, kMostPrice = 500;
-constexpr double kInsertShare = 0.4, kRemoveShare = 0.25;  // the rest shifts, or ...
-constexpr double kExchangeShare = 0.15;                    // ... removes one and inserts another
+constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts
+constexpr double kExchangeShare = 0.3;                     // of those, exchanges instead
 constexpr double kReplayAbsentInput = 0.7;
 constexpr int kMostChain = 12;
 // Of the moves: made at several twins at once, where there are any.
@@ -35,7 +35,7 @@ class Annealing {
         deadline_(options.time_limit_seconds),
         random_(options.seed * 0x9e3779b97f4a7c15ULL + 1),
         unit_(options.temperature_scale * std::min(1.0, kStagesOfUnit / problem.numStages())),
-        state_(problem, start, options.budget_bytes) {
+        state_(problem, leftOut(start, options.without), options.budget_bytes) {
     result_.closest = state_.plan();
     result_.closest_peak_bytes = state_.peakBytes();
     for (int t = 0; t < problem.numStages(); ++t) {
@@ -43,8 +43,7 @@ class Annealing {
         const Evictable& value = problem.values[static_cast<size_t>(v)];
         if (t - problem.plainTouchBefore(v, t) < 1) continue;
         for (const int r : {value.recipe, value.page}) {
-          if (r >= 0 && r == value.page && !options.pages) continue;
-          if (r >= 0 && problem.runnable(r, t)) touches_.push_back({t, r});
+          if (mayInsert(r, t)) touches_.push_back({t, r});
         }
       }
       for (const int r : state_.replaysAt(t)) present_.push_back({t, r});
@@ -74,6 +73,21 @@ class Annealing {
     int stage;
     int what;
   };
+
+  static bool contains(const std::vector<int>& some, int r) {
+    return std::find(some.begin(), some.end(), r) != some.end();
+  }
+
+  static ReplayPlan leftOut(ReplayPlan plan, const std::vector<int>& replays) {
+    for (std::vector<int>& stage : plan.by_stage)
+      std::erase_if(stage, [&](int r) { return contains(replays, r); });
+    return plan;
+  }
+
+  bool mayInsert(int r, int t) const {
+    return r >= 0 && !contains(options_.without, r) && problem_.runnable(r, t) &&
+           (options_.pages || !problem_.replays[static_cast<size_t>(r)].is_page);
+  }
 
   double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
   size_t below(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
@@ -134,9 +148,8 @@ class Annealing {
       proposeInsert();
     } else if (kind < kInsertShare + kRemoveShare) {
       proposeRemove();
-    } else if (kind < kInsertShare + kRemoveShare + kExchangeShare) {
-      proposeRemove();
-      proposeInsert();
+    } else if (uniform() < kExchangeShare) {
+      proposeExchange();
     } else {
       proposeShift();
     }
@@ -195,8 +208,8 @@ class Annealing {
   // may; -1: not at all.
   int wayBack(int v, int t) {
     const Evictable& value = problem_.values[static_cast<size_t>(v)];
-    const bool recipe = value.recipe >= 0 && problem_.runnable(value.recipe, t);
-    const bool page = options_.pages && value.page >= 0 && problem_.runnable(value.page, t);
+    const bool recipe = mayInsert(value.recipe, t);
+    const bool page = mayInsert(value.page, t);
     if (recipe && page) return uniform() < 0.5 ? value.recipe : value.page;
     return recipe ? value.recipe : page ? value.page : -1;
   }
@@ -204,6 +217,20 @@ class Annealing {
   void proposeRemove() {
     Place place{};
     if (pickPresent(place)) state_.remove(place.stage, place.what);
+  }
+
+  // Another replay in place of one of the plan, mostly one that serves about the same stage.
+  void proposeExchange() {
+    Place place{};
+    if (!pickPresent(place)) return;
+    state_.remove(place.stage, place.what);
+    const auto at =
+        std::lower_bound(touches_.begin(), touches_.end(), place.stage,
+                         [](const Place& touch, int stage) { return touch.stage < stage; });
+    const auto near = static_cast<int64_t>(at - touches_.begin()) + anyDistance();
+    const auto last = static_cast<int64_t>(touches_.size()) - 1;
+    const Place touch = touches_[static_cast<size_t>(std::clamp<int64_t>(near, 0, last))];
+    if (touch.what != place.what) addWithInputs(touch.stage, touch.what);
   }
 
   void proposeShift() {

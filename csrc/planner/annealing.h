@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
@@ -29,7 +30,8 @@ struct AnnealingOptions {
   double temperature_scale = 1;   // of all temperatures: less where all plans cost next to nothing
   double time_limit_seconds = 5;  // ends it early
   uint64_t seed = 0;
-  bool pages = true;  // moves may page
+  bool pages = true;              // moves may page
+  std::vector<int> without = {};  // replays that no plan of the walk has
   // Shown the plan every few hundred moves, where it keeps budget and deadline.
   std::function<void(const ReplayPlan&)> look = {};
 };

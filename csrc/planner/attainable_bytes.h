@@ -10,8 +10,8 @@ namespace poet::planner {
 struct MemoryItem;
 
 // Note [Whole sizes]
-// Most sizes of a network are multiples of a few others, so what a step has in memory is fixed_s + k
-// g + rest, with g a common divisor of most sizes and the rest at most what all sizes leave over
+// Most sizes of a network are multiples of a few others, so what a step has in memory is fixed_s +
+// k g + rest, with g a common divisor of most sizes and the rest at most what all sizes leave over
 // when they are divided by g. Nothing lies between the last such sum within the budget and the
 // budget, so that sum may stand in the budget's place: every plan that keeps the one keeps the
 // other, and fractions of values have less room. Rounding of this kind is Chvatal's and Gomory's

@@ -17,6 +17,8 @@ namespace {
 constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
 constexpr double kProofGap = 1e-6;
 constexpr double kRelaxationShare = 0.6;
+// Of the time that is left then, for steps to a proof.
+constexpr double kShareOfSteps = 0.45;
 // Of the time limit, for the program that every schedule is a point of: the exact ones have the
 // rest.
 constexpr double kRelaxedShare = 0.5;
@@ -232,24 +234,40 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const Kn
   const int free_columns = fixByReducedCost(cutoff, root);
   const bool is_worth = best.is_last || isWorthSearching(free_columns, deadline.left());
   if (free_columns > kMostFreeColumns || !is_worth) return result;
-  // Steps to a proof (program_search.h).
-  const double too_little = kTooLittle * problem.plain_seconds * costPerSecond(problem);
-  double bound = std::max(0.0, root.bound);
-  while (!deadline.over() && bound < cutoff - too_little) {
-    const SearchResult found =
-        searchStep(program, root, bound,
-                   {.time_limit_seconds = deadline.left(),
-                    .relative_gap = kProofGap,
-                    // Where many values are of one size, the last digits are most of the work.
-                    .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
-                    .threads = options.threads,
-                    .cutoff = cutoff - too_little,
-                    .solver = options.solver});
-    bound = std::max(bound, found.bound);
+  const double scale = problem.plain_seconds * costPerSecond(problem);
+  SearchOptions search = {
+      .relative_gap = kProofGap,
+      // Where many values are of one size, the last digits are most of the work.
+      .absolute_gap = kCloseEnough * scale,
+      .threads = options.threads,
+      .solver = options.solver};
+  const auto take = [&](const SearchResult& found) {
+    result.bound_cost = std::max(result.bound_cost, std::min(costOf(found.bound), best.cost));
     if (found.plan) result.plan = found.plan;
-    if (found.status != SolverStatus::kInfeasible) break;
+  };
+  // Steps to a proof are sooner done where the bound has far to go, ...
+  const double below = cutoff - kTooLittle * scale;
+  const Deadline steps(kShareOfSteps * deadline.left());
+  search.cutoff = below;
+  for (double bound = std::max(0.0, root.bound); bound < below && !steps.over();) {
+    search.time_limit_seconds = steps.left();
+    const SearchResult found = searchStep(program, root, bound, search);
+    take(found);
+    if (found.status == SolverStatus::kOptimal) return result;
+    if (found.status == SolverStatus::kStopped) break;
+    bound = found.bound;
   }
-  result.bound_cost = std::max(result.bound_cost, std::min(costOf(bound), best.cost));
+  if (deadline.over() ||
+      (result.bound_cost - problem.constant_cost) * costPerSecond(problem) >= below)
+    return result;
+  // ... and a search with a start and heuristics where a plan is all that is missing.
+  search.cutoff = kInfinity;
+  search.start = best.plan;
+  search.time_limit_seconds = deadline.left();
+  SearchResult found = searchProgram(program, root, search);
+  if (found.status == SolverStatus::kInfeasible)
+    found.bound = cutoff;  // nothing below the best plan
+  take(found);
   return result;
 }
 

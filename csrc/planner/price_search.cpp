@@ -105,6 +105,7 @@ class PriceSearch::Prices {
     SearchOutcome outcome =
         PlanSearch(problem, goal, limits, [&](const ReplayPlan& plan, PlanSource source, double) {
           best_.offer(plan, source);
+          return false;
         }).run(starts, best_.any() ? best_.bestSource() : start_source_);
     if (!input_.goal.replay_seconds_limit || prices_[price] < 1) {
       bounds_.resize(problems_.size(), 0);

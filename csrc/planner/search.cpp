@@ -5,9 +5,11 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include "planner/annealing.h"
 #include "planner/candidates.h"
+#include "planner/dear_replays.h"
 #include "planner/exact.h"
 #include "planner/greedy.h"
 #include "planner/incumbent.h"
@@ -39,6 +41,10 @@ constexpr double kFirstBurstPerSecond = 100000;  // ... and for each second of t
 constexpr int64_t kBurst = 1000000;
 constexpr int64_t kMovesPerStage = 2000;  // small steps are searched through in no time
 constexpr double kHot = 3, kCold = 0.15;
+// Walks without a dear replay of the best plan: their share of the time limit in a turn, and of a
+// burst's moves.
+constexpr double kWarm = 0.6, kWithoutShare = 0.15;
+constexpr int64_t kWithoutPart = 4;
 constexpr double kUsualCost = 0.03;  // of the plain step's; what costs less is walked colder
 constexpr double kLeastScale = 1e-6;
 // The race: all starts for this share of it, then the best few.
@@ -63,7 +69,7 @@ constexpr int kMostColumnsToRelax = 150000;
 constexpr int kManyColumns = 30000, kFewAncestors = 4;
 constexpr double kWindowSeconds = 2;  // at most ...
 constexpr double kWindowShare = 0.1;  // ... and of the time limit
-constexpr int kWindowsPerTurn = 8;
+constexpr int kWindowsPerTurn = 4;
 constexpr int kMostColumnsForWholeProgram = 12000, kMostColumnsForAnyPlan = 6000;
 // Of the time limit, for the first step of the whole program and at most. Walks and windows come
 // between, whose better plans leave it fewer columns.
@@ -109,25 +115,30 @@ class PlanSearch::Turns {
     return takeTurns();
   }
 
-  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds,
-                     const std::vector<ReplayPlan>& near) {
-    limits_.time_limit_seconds = time_limit_seconds;
-    limits_.enough_gap = 0;
-    deadline_ = Deadline(time_limit_seconds);
-    relaxation_seconds_ = last_progress_ = 0;
-    turn_ = 0;
-    whole_share_ = kFirstWholeProgramShare;
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds) {
+    beginAgain(time_limit_seconds);
     consider(start, source);
-    for (ReplayPlan plan : near) {
-      dropUselessReplays(problem_, plan);
-      consider(plan, PlanSource::kBound);
-      keepAsCandidate(plan);
-      annealFrom(plan, burst(), kCold, PlanSource::kBound);
-    }
     return takeTurns();
   }
 
+  void walkFrom(ReplayPlan plan, double time_limit_seconds) {
+    beginAgain(time_limit_seconds);
+    dropUselessReplays(problem_, plan);
+    consider(plan, PlanSource::kBound);
+    keepAsCandidate(plan);
+    annealFrom(plan, burst(), kCold, PlanSource::kBound);
+  }
+
  private:
+  void beginAgain(double time_limit_seconds) {
+    limits_.time_limit_seconds = time_limit_seconds;
+    limits_.enough_gap = 0;
+    deadline_ = Deadline(time_limit_seconds);
+    relaxation_seconds_ = last_progress_ = turn_began_ = 0;
+    turn_ = 0;
+    whole_share_ = kFirstWholeProgramShare;
+  }
+
   SearchOutcome takeTurns() {
     while (!done()) {
       if (!program_ || stale_) {
@@ -141,6 +152,8 @@ class PlanSearch::Turns {
       if (done()) break;
       solveWindows();
       if (done()) break;
+      walkWithoutDearest();
+      if (done()) break;
       annealOnce(burst(), turn_ % 2 == 0 ? kHot : kCold);
       ++turn_;
     }
@@ -152,8 +165,8 @@ class PlanSearch::Turns {
 
   // The best plan attains the bound over its candidates: others may hold a better one.
   bool widen() {
-    if (goal_.least_peak || !outcome_.best || !isClose() || deadline_.over() || !program_ ||
-        ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden ||
+    if (goal_.least_peak || !outcome_.best || !isClose() || deadline_.over() || is_enough_ ||
+        !program_ || ancestors_ >= kMostAncestors || program_->numColumns() > kMostColumnsToWiden ||
         last_relaxation_seconds_ + whole_seconds_ > kWideningShare * deadline_.left())
       return false;
     ancestors_ *= kWidening;
@@ -203,7 +216,7 @@ class PlanSearch::Turns {
     outcome_.best_peak_bytes = timeline.peak_bytes;
     outcome_.best_cost = timeline.replay_cost;
     dropRefutedBounds();
-    if (on_better_) on_better_(plan, source, outcome_.bound_cost);
+    if (on_better_) is_enough_ = on_better_(plan, source, outcome_.bound_cost);
   }
 
   // A plan below a bound over candidates has a replay that is none of them.
@@ -218,7 +231,7 @@ class PlanSearch::Turns {
   void progressed() { last_progress_ = deadline_.elapsed(); }
 
   bool finished() const {
-    if (deadline_.over()) return true;
+    if (deadline_.over() || is_enough_) return true;
     if (goal_.least_peak && outcome_.best &&
         outcome_.best_peak_bytes <= std::max(goal_.budget_bytes, goal_.enough_bytes))
       return true;
@@ -412,6 +425,30 @@ class PlanSearch::Turns {
     annealFrom(current(), moves, hottest, PlanSource::kAnnealing);
   }
 
+  // Note [Without the dearest] in dear_replays.h. All again once the plan is better.
+  void walkWithoutDearest() {
+    if (goal_.least_peak || !outcome_.best) return;
+    if (tried_without_cost_ > outcome_.best_cost) tried_without_.clear();
+    tried_without_cost_ = outcome_.best_cost;
+    const double until = deadline_.elapsed() + kWithoutShare * limits_.time_limit_seconds;
+    for (const std::vector<int>& without : dearestReplays(problem_, *outcome_.best)) {
+      if (finished() || deadline_.elapsed() > until) break;
+      if (!tried_without_.insert(without).second) continue;
+      const AnnealingResult found = anneal(problem_, current(),
+                                           {.budget_bytes = goal_.budget_bytes,
+                                            .replay_seconds_limit = goal_.replay_seconds_limit,
+                                            .most_moves = burst() / kWithoutPart,
+                                            .hottest = kWarm,
+                                            .temperature_scale = temperatureScale(),
+                                            .time_limit_seconds = deadline_.left(),
+                                            .seed = ++seed_,
+                                            .without = without});
+      if (!found.best || found.cost >= outcome_.best_cost) continue;
+      consider(*found.best, PlanSource::kAnnealing);
+      keepAsCandidate(*found.best);
+    }
+  }
+
   // Page-ins double the moves, and a good mix is often a good plan of recomputes with a few of
   // them.
   void annealWithoutPages() {
@@ -547,8 +584,8 @@ class PlanSearch::Turns {
   }
 
   // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
-  // between plan and bound. After one that found no end the next has twice the time, and waits for a
-  // better plan or a turn that finds none.
+  // between plan and bound. After one that found no end the next has twice the time, and waits for
+  // a better plan or a turn that finds none.
   void solveWholeProgram() {
     if (finished() || goal_.least_peak || !outcome_.best || relaxation_.x.empty()) return;
     if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain) &&
@@ -603,11 +640,14 @@ class PlanSearch::Turns {
   std::unique_ptr<Program> program_;
   Relaxation relaxation_;
   std::unique_ptr<LocalSearch> search_;
-  bool stale_ = true;  // extra_ has grown since the program was built
+  bool is_enough_ = false;  // whoever hears of plans wants no better one
+  bool stale_ = true;       // extra_ has grown since the program was built
   double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
   double whole_seconds_ = 0;                                      // of all steps of the program
   double whole_share_ = kFirstWholeProgramShare;                  // of the time limit, for the next
   double turn_began_ = 0;
+  std::set<std::vector<int>> tried_without_;  // replays, of a plan of this cost
+  double tried_without_cost_ = 0;
   uint64_t seed_ = 0;
   int turn_ = 0;
   int ancestors_ = kAncestors;
@@ -628,8 +668,12 @@ SearchOutcome PlanSearch::run(const std::vector<ReplayPlan>& starts, PlanSource 
 }
 
 SearchOutcome PlanSearch::goOn(const ReplayPlan& start, PlanSource source,
-                               double time_limit_seconds, const std::vector<ReplayPlan>& near) {
-  return turns_->goOn(start, source, time_limit_seconds, near);
+                               double time_limit_seconds) {
+  return turns_->goOn(start, source, time_limit_seconds);
+}
+
+void PlanSearch::walkFrom(const ReplayPlan& plan, double time_limit_seconds) {
+  turns_->walkFrom(plan, time_limit_seconds);
 }
 
 }  // namespace poet::planner

@@ -47,7 +47,8 @@ struct SearchLimits {
 };
 
 // Hears of every better plan.
-using PlanCallback = std::function<void(const ReplayPlan&, PlanSource, double bound_cost)>;
+// True: nothing better is wanted, the search may end.
+using PlanCallback = std::function<bool(const ReplayPlan&, PlanSource, double bound_cost)>;
 
 // A search that can be interrupted, for a bound over every schedule say, and goes on where it
 // stood.
@@ -62,10 +63,10 @@ class PlanSearch {
 
   // `source`: where the starts come from.
   SearchOutcome run(const std::vector<ReplayPlan>& starts, PlanSource source = PlanSource::kGiven);
-  // For so long; `start`: the best plan by now, wherever it comes from. `near`: plans of proofs, which
-  // may exceed the budget: walked from first.
-  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds,
-                     const std::vector<ReplayPlan>& near = {});
+  // For so long; `start`: the best plan by now, wherever it comes from.
+  SearchOutcome goOn(const ReplayPlan& start, PlanSource source, double time_limit_seconds);
+  // One walk from a plan of a proof, which costs little and may exceed the budget.
+  void walkFrom(const ReplayPlan& plan, double time_limit_seconds);
 
  private:
   class Turns;

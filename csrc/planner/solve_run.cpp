@@ -57,6 +57,8 @@ constexpr size_t kFewBoundedCandidates = 3000;
 constexpr size_t kFewCandidates = 200;
 // Of the least budget: where tensors that the step does not touch take more, the message says so.
 constexpr double kWorthTelling = 0.05;
+// Of the time that is left: for a walk from the plan of a proof, at most.
+constexpr double kShareOfWalk = 0.2;
 // Of the time limit: what must be left for another search.
 constexpr double kLeastShareToSearch = 0.1;
 
@@ -257,7 +259,7 @@ class SolveRun {
       if (best_.gap() > kOptimalGap &&
           deadline_.left() > kLeastShareToSearch * time_limit_seconds_) {
         const SearchOutcome more =
-            search_ ? search_->goOn(best_.bestPlan(), best_.bestSource(), deadline_.left(), near_)
+            search_ ? search_->goOn(best_.bestPlan(), best_.bestSource(), deadline_.left())
                     : price_search_->goOn(deadline_.left());
         const bool refuted = more.best && more.best_cost < outcome.bound_cost;
         outcome.bound_cost =
@@ -301,13 +303,18 @@ class SolveRun {
   void boundAllSchedules() {
     if (!has_few_candidates_) {
       const Problem every_size = problemToBound(0);
-      const BoundOverAll found = boundAtMoments(
-          every_size, problem_options_.small_bytes, options_.ram_budget_bytes, bestCost(),
-          exactOptions(provable_ ? kShareAtMoments : 1));
+      const BoundOverAll found =
+          boundAtMoments(every_size, problem_options_.small_bytes, options_.ram_budget_bytes,
+                         bestCost(), exactOptions(provable_ ? kShareAtMoments : 1));
       takeBound(found);
-      if (found.plan) near_.push_back(translated(*found.plan, every_size, problem_));
+      if (found.plan && !best_.isOptimal()) walkFrom(translated(*found.plan, every_size, problem_));
     }
     if (provable_ && !best_.isOptimal()) proveOverAll(/*is_last=*/false);
+  }
+
+  // From a plan of a proof, which costs little and may exceed the budget.
+  void walkFrom(const ReplayPlan& plan) {
+    if (search_) search_->walkFrom(plan, kShareOfWalk * deadline_.left());
   }
 
   double bestCost() const {
@@ -323,8 +330,9 @@ class SolveRun {
     const BoundOverAll found =
         boundOverAll(priced, options_.ram_budget_bytes,
                      {.plan = &best, .cost = bestCost(), .is_last = is_last}, exactOptions(share));
-    if (found.plan && !best_.offer(*found.plan, PlanSource::kBound)) near_.push_back(*found.plan);
+    const bool taken = found.plan && best_.offer(*found.plan, PlanSource::kBound);
     takeBound(found);
+    if (found.plan && !taken && !best_.isOptimal()) walkFrom(*found.plan);
   }
 
   // Is there a bound over every schedule at all? With overlap, time alone has none worth the name.
@@ -362,6 +370,7 @@ class SolveRun {
                     search_limits, [&](const ReplayPlan& plan, PlanSource from, double bound_cost) {
                       best_.setBound(plain_.makespan_seconds + bound_cost, "candidates");
                       best_.offer(plan, from);
+                      return best_.isOptimal();
                     });
     return search_->run(starts, source);
   }
@@ -377,6 +386,7 @@ class SolveRun {
                       limits(time_limit_seconds_, 1),
                       [&](const ReplayPlan& plan, PlanSource source, double) {
                         best_.offer(plan, source);
+                        return false;
                       })
         .run({});
   }
@@ -472,7 +482,6 @@ class SolveRun {
   Floor floor_;
   Incumbent best_;
   std::vector<ReplayPlan> starts_;
-  std::vector<ReplayPlan> near_;  // plans of proofs: cheap, and perhaps above the budget
   std::optional<PlanSearch> search_;         // of the least cost, where transfers block ...
   std::optional<PriceSearch> price_search_;  // ... and where they do not
   // Is there a bound over every schedule at all, and is the relaxed program of all stages within

@@ -11,8 +11,8 @@ namespace {
 
 // Factors by which transfers are stretched when their latest starts are found.
 constexpr double kStretches[] = {1, 2, 1e6};  // the last: as early as memory allows
-constexpr size_t kLookAhead = 16;     // page_ins that wait for memory while later ones are tried
-constexpr double kLeastGain = 1e-12;  // relative
+constexpr size_t kLookAhead = 16;  // page_ins that wait for memory while later ones are tried
+constexpr double kLeastGainOfTiming = 1e-12;  // relative
 
 struct Walked {
   std::vector<std::vector<Action>> before, after;
@@ -311,7 +311,7 @@ void TransferTiming::improve(int64_t budget_bytes, Schedule& schedule, bool move
     if (!moves) break;
     Walked next = walk(stretch);
     if (next.peak_bytes > budget_bytes ||
-        next.makespan_seconds >= best.makespan_seconds * (1 - kLeastGain))
+        next.makespan_seconds >= best.makespan_seconds * (1 - kLeastGainOfTiming))
       continue;
     best = std::move(next);
   }
