@@ -57,8 +57,8 @@ std::vector<int64_t> attainableBytes(std::span<const MemoryItem> items,
     int64_t rest = 0;  // what all items that are alive leave over
     for (size_t s = 0; s < fixed.size(); ++s) {
       rest += change[s];
+      if (fixed[s] < 0 || fixed[s] > budget_bytes) continue;  // Stage::kNoMemoryRow is below 0
       const int64_t left = budget_bytes - fixed[s];
-      if (left < 0) continue;
       const int64_t over = left % divisor;
       attainable[s] = std::min(attainable[s], budget_bytes - over + std::min(over, rest));
     }
