@@ -19,8 +19,8 @@ constexpr int kMovesPerUpdate = 512;    // between looks at the clock, temperatu
 constexpr double kSecondsPerStart = 1e-3, kSecondsPerMove = 1e-6, kSecondsPerBlock = 2e-9;
 constexpr double kPriceStep = 1.1;
 constexpr double kLeastPrice = 0.02, kMostPrice = 500;
-constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts
-constexpr double kExchangeShare = 0.3;                     // of those, exchanges instead
+constexpr double kInsertShare = 0.45, kRemoveShare = 0.3;  // the rest shifts ...
+constexpr double kExchangeShare = 0.3;                     // ... or, so often, exchanges
 constexpr double kReplayAbsentInput = 0.7;
 constexpr int kMostChain = 12;
 // Of the moves: made at several twins at once, where there are any.

@@ -10,6 +10,11 @@ namespace {
 constexpr double kDearShare = 0.03;
 constexpr size_t kMostDear = 12, kMostPaired = 5;
 
+// The page-in of what starts away (Problem::leastPlan).
+bool isInEveryPlan(const Problem& problem, const Replay& replay) {
+  return replay.is_page && problem.values[static_cast<size_t>(replay.outputs.front())].starts_away;
+}
+
 }  // namespace
 
 std::vector<std::vector<int>> dearestReplays(const Problem& problem, const ReplayPlan& plan) {
@@ -18,6 +23,7 @@ std::vector<std::vector<int>> dearestReplays(const Problem& problem, const Repla
   for (const std::vector<int>& stage : plan.by_stage) {
     for (const int r : stage) {
       const Replay& replay = problem.replays[static_cast<size_t>(r)];
+      if (isInEveryPlan(problem, replay)) continue;
       const auto [known, is_first] = cost_of.try_emplace(r, replay.once_cost);
       known->second += replay.cost;
       total += replay.cost + (is_first ? replay.once_cost : 0);

@@ -17,7 +17,8 @@ namespace poet::planner {
 
 // Sets of one or two replays (indices into Problem::replays), the dearest first: those that cost no
 // less than 3 % of what the plan costs beside Problem::constant_cost, all runs together. At most 12
-// singles, and the pairs of the first 5.
+// singles, and the pairs of the first 5. Page-ins of what starts away are in every plan, and not
+// among them.
 std::vector<std::vector<int>> dearestReplays(const Problem& problem, const ReplayPlan& plan);
 
 }  // namespace poet::planner

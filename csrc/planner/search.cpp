@@ -126,7 +126,9 @@ class PlanSearch::Turns {
     dropUselessReplays(problem_, plan);
     consider(plan, PlanSource::kBound);
     keepAsCandidate(plan);
-    annealFrom(plan, burst(), kCold, PlanSource::kBound);
+    // What is done with its candidates has not seen those of this plan.
+    if (stale_ && outcome_.best && isClose()) setBoundAside();
+    if (!is_enough_) walk(plan, burst(), kCold, PlanSource::kBound, /*pages=*/true);
   }
 
  private:
@@ -134,9 +136,18 @@ class PlanSearch::Turns {
     limits_.time_limit_seconds = time_limit_seconds;
     limits_.enough_gap = 0;
     deadline_ = Deadline(time_limit_seconds);
-    relaxation_seconds_ = last_progress_ = turn_began_ = 0;
+    relaxation_seconds_ = last_progress_ = 0;
     turn_ = 0;
     whole_share_ = kFirstWholeProgramShare;
+    tried_without_.clear();
+  }
+
+  // It goes on holding for the candidates that it is of, and is told unless others get one.
+  void setBoundAside() {
+    narrow_bound_ = 0;
+    if (outcome_.bound_cost > problem_.constant_cost) narrow_bound_ = outcome_.bound_cost;
+    outcome_.bound_cost = 0;
+    stale_ = true;
   }
 
   SearchOutcome takeTurns() {
@@ -148,7 +159,6 @@ class PlanSearch::Turns {
       if (done()) break;
       solveForAnyPlan();
       solveWholeProgram();
-      turn_began_ = deadline_.elapsed();
       if (done()) break;
       solveWindows();
       if (done()) break;
@@ -171,10 +181,7 @@ class PlanSearch::Turns {
       return false;
     ancestors_ *= kWidening;
     most_columns_ = kMostColumnsToRelax;
-    narrow_bound_ = 0;
-    if (outcome_.bound_cost > problem_.constant_cost) narrow_bound_ = outcome_.bound_cost;
-    outcome_.bound_cost = 0;
-    stale_ = true;
+    setBoundAside();
     return true;
   }
 
@@ -430,9 +437,10 @@ class PlanSearch::Turns {
     if (goal_.least_peak || !outcome_.best) return;
     if (tried_without_cost_ > outcome_.best_cost) tried_without_.clear();
     tried_without_cost_ = outcome_.best_cost;
-    const double until = deadline_.elapsed() + kWithoutShare * limits_.time_limit_seconds;
+    const double until = deadline_.elapsed() +
+                         std::min(deadline_.left(), kWithoutShare * limits_.time_limit_seconds);
     for (const std::vector<int>& without : dearestReplays(problem_, *outcome_.best)) {
-      if (finished() || deadline_.elapsed() > until) break;
+      if (finished() || deadline_.elapsed() >= until) break;
       if (!tried_without_.insert(without).second) continue;
       const AnnealingResult found = anneal(problem_, current(),
                                            {.budget_bytes = goal_.budget_bytes,
@@ -440,10 +448,11 @@ class PlanSearch::Turns {
                                             .most_moves = burst() / kWithoutPart,
                                             .hottest = kWarm,
                                             .temperature_scale = temperatureScale(),
-                                            .time_limit_seconds = deadline_.left(),
+                                            .time_limit_seconds = until - deadline_.elapsed(),
                                             .seed = ++seed_,
                                             .without = without});
-      if (!found.best || found.cost >= outcome_.best_cost) continue;
+      if (!found.best) break;  // where plans are hard to find at all, windows are of more use
+      if (found.cost >= outcome_.best_cost) continue;
       consider(*found.best, PlanSource::kAnnealing);
       keepAsCandidate(*found.best);
     }
@@ -460,7 +469,10 @@ class PlanSearch::Turns {
 
   void annealFrom(const ReplayPlan& start, int64_t moves, double hottest, PlanSource source,
                   bool pages = true) {
-    if (finished()) return;
+    if (!finished()) walk(start, moves, hottest, source, pages);
+  }
+
+  void walk(const ReplayPlan& start, int64_t moves, double hottest, PlanSource source, bool pages) {
     const AnnealingResult result = anneal(problem_, start,
                                           {.budget_bytes = annealingBudget(),
                                            .replay_seconds_limit = goal_.replay_seconds_limit,
@@ -584,24 +596,23 @@ class PlanSearch::Turns {
   }
 
   // A step towards a proof (Note [Steps to a proof]) in each turn, where little is left to decide
-  // between plan and bound. After one that found no end the next has twice the time, and waits for
-  // a better plan or a turn that finds none.
+  // between plan and bound. After one that found no end the next has twice the time; one that had
+  // the most of it is not tried again before the plan is better.
   void solveWholeProgram() {
     if (finished() || goal_.least_peak || !outcome_.best || relaxation_.x.empty()) return;
-    if (outcome_.best_cost > whole_tried_ - replayCost(kLeastGain) &&
-        (whole_share_ > kWholeProgramShare || last_progress_ > turn_began_))
-      return;
+    const bool is_better = outcome_.best_cost <= whole_tried_ - replayCost(kLeastGain);
+    if (!is_better && whole_share_ > kWholeProgramShare) return;
     const double cutoff = scaled(outcome_.best_cost - replayCost(kTooLittle));
     Relaxation below = relaxation_;
     const int free_columns = fixByReducedCost(cutoff, below);
     if (free_columns > kMostColumnsForWholeProgram) return;
+    double share = std::min(whole_share_, kWholeProgramShare);
     const auto seconds = [&] {
-      return std::min(deadline_.left(),
-                      std::min(whole_share_, kWholeProgramShare) * limits_.time_limit_seconds);
+      return std::min(deadline_.left(), share * limits_.time_limit_seconds);
     };
     while (!isWorthSearching(free_columns, seconds())) {
-      if (whole_share_ >= kWholeProgramShare) return;
-      whole_share_ *= 2;
+      if (share >= kWholeProgramShare) return;
+      share = std::min(2 * share, kWholeProgramShare);
     }
     const ReplayPlan start = current();
     const double begin = deadline_.elapsed();
@@ -615,7 +626,7 @@ class PlanSearch::Turns {
     whole_seconds_ += deadline_.elapsed() - begin;
     if (result.status == SolverStatus::kStopped) {
       whole_tried_ = outcome_.best_cost;
-      whole_share_ *= 2;
+      whole_share_ = 2 * share;
     } else {
       progressed();
     }
@@ -645,8 +656,7 @@ class PlanSearch::Turns {
   double whole_tried_ = std::numeric_limits<double>::infinity();  // best cost at that time
   double whole_seconds_ = 0;                                      // of all steps of the program
   double whole_share_ = kFirstWholeProgramShare;                  // of the time limit, for the next
-  double turn_began_ = 0;
-  std::set<std::vector<int>> tried_without_;  // replays, of a plan of this cost
+  std::set<std::vector<int>> tried_without_;                      // replays, of a plan of this cost
   double tried_without_cost_ = 0;
   uint64_t seed_ = 0;
   int turn_ = 0;

@@ -19,6 +19,7 @@
 #include "planner/refinement.h"
 #include "planner/search.h"
 #include "planner/sparse_model.h"
+#include "planner/timeline.h"
 #include "schedule/simulator.h"
 
 namespace poet {
@@ -301,7 +302,7 @@ class SolveRun {
 
   // Of problems whose cost no schedule can beat: with overlap those of free time, energy charged.
   void boundAllSchedules() {
-    if (!has_few_candidates_) {
+    if (!has_few_candidates_ && !best_.isOptimal()) {
       const Problem every_size = problemToBound(0);
       const BoundOverAll found =
           boundAtMoments(every_size, problem_options_.small_bytes, options_.ram_budget_bytes,
@@ -332,7 +333,8 @@ class SolveRun {
                      {.plan = &best, .cost = bestCost(), .is_last = is_last}, exactOptions(share));
     const bool taken = found.plan && best_.offer(*found.plan, PlanSource::kBound);
     takeBound(found);
-    if (found.plan && !taken && !best_.isOptimal()) walkFrom(*found.plan);
+    const bool is_cheap = found.plan && makeTimeline(priced, *found.plan).replay_cost < bestCost();
+    if (is_cheap && !taken && !best_.isOptimal()) walkFrom(*found.plan);
   }
 
   // Is there a bound over every schedule at all? With overlap, time alone has none worth the name.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -44,6 +45,8 @@ TEST(AttainableBytes, CountWhatIsAliveAtTheStepAlone) {
 TEST(AttainableBytes, AreTheBudgetWhereItIsExceededAlready) {
   EXPECT_EQ(attainable({item(0, 0, 400)}, 1001, 1000), 1000);
   EXPECT_EQ(attainable({}, 0, 1000), 1000);
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(attainable({item(0, 0, 400)}, Stage::kNoMemoryRow, most), most);
 }
 
 // Whatever set of items is in memory: it exceeds the rounded budget only if it exceeds the budget.

@@ -76,6 +76,24 @@ TEST(DearestReplays, LeaveOutWhatCostsNextToNothing) {
   EXPECT_TRUE(dearestReplays(*six.problem, six.problem->leastPlan()).empty());
 }
 
+// A value that starts in the store has to come back, whatever that costs.
+TEST(DearestReplays, KeepWhatEveryPlanHas) {
+  GraphBuilder g;
+  const ValueId weight = g.parameter(100);
+  const ValueId out = g.op("a").reads({weight}).seconds(1).makes(10);
+  g.outlives(g.op("b").reads({out}).seconds(1).makes(1));
+  const Graph graph = g.build();
+  DeviceProfile profile;
+  profile.name = "test";
+  profile.compute_watts = 2;
+  profile.store_read_rate = profile.store_write_rate = 1;
+  const RecipeTable table(graph);
+  const Problem problem(graph, table, profile,
+                        {.objective = Objective::kTime, .paging = true, .away = {weight}});
+  EXPECT_FALSE(problem.leastPlan().empty());
+  EXPECT_TRUE(dearestReplays(problem, problem.leastPlan()).empty());
+}
+
 TEST(Annealing, WalksWithoutWhatItMayNotReplay) {
   const SixValues six;
   const int64_t peak = makeTimeline(*six.problem, six.problem->leastPlan()).peak_bytes;
