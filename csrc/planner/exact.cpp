@@ -17,9 +17,6 @@ namespace {
 constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
 constexpr double kProofGap = 1e-6;
 constexpr double kRelaxationShare = 0.6;
-// Where more than this share of the best plan's cost lies above the bound, and the share of the
-// time that is left then.
-constexpr double kFarFromProof = 0.1, kShareOfSteps = 0.8;
 // Of the time limit, for the program that every schedule is a point of: the exact ones have the
 // rest.
 constexpr double kRelaxedShare = 0.5;
@@ -235,38 +232,19 @@ BoundOverAll boundOverAll(const Problem& problem, int64_t budget_bytes, const Kn
   const int free_columns = fixByReducedCost(cutoff, root);
   const bool is_worth = best.is_last || isWorthSearching(free_columns, deadline.left());
   if (free_columns > kMostFreeColumns || !is_worth) return result;
-  const double scale = problem.plain_seconds * costPerSecond(problem);
-  const double below = cutoff - kTooLittle * scale;
-  SearchOptions search = {
-      .relative_gap = kProofGap,
-      // Where many values are of one size, the last digits are most of the work.
-      .absolute_gap = kCloseEnough * scale,
-      .threads = options.threads,
-      .cutoff = below,
-      .solver = options.solver};
-  const auto take = [&](const SearchResult& found) {
-    result.bound_cost = std::max(result.bound_cost, std::min(costOf(found.bound), best.cost));
-    if (found.plan) result.plan = found.plan;
-  };
-  // Steps to a proof where the bound has far to go: they are done in half of the time.
-  double bound = std::max(0.0, root.bound);
-  const Deadline steps(kShareOfSteps * deadline.left());
-  for (bool goes_on = below - bound > kFarFromProof * below; goes_on && bound < below;) {
-    search.time_limit_seconds = steps.left();
-    const SearchResult found = searchStep(program, root, bound, search);
-    take(found);
-    if (found.status == SolverStatus::kOptimal) return result;
-    bound = std::max(bound, found.bound);
-    goes_on = found.status == SolverStatus::kInfeasible && !steps.over();
-  }
-  if (deadline.over() || bound >= below) return result;
-  // A search with a start and heuristics where it is the plan that is missing.
-  search.cutoff = kInfinity;
-  search.start = best.plan;
-  search.time_limit_seconds = deadline.left();
-  SearchResult found = searchProgram(program, root, search);
-  if (found.status == SolverStatus::kInfeasible) found.bound = cutoff;  // nothing below the best
-  take(found);
+  const SearchResult found =
+      searchProgram(program, root,
+                    {.time_limit_seconds = deadline.left(),
+                     .relative_gap = kProofGap,
+                     // Where many values are of one size, the last digits are most of the work.
+                     .absolute_gap = kCloseEnough * problem.plain_seconds * costPerSecond(problem),
+                     .threads = options.threads,
+                     .start = best.plan,
+                     .solver = options.solver});
+  const bool none = found.status == SolverStatus::kInfeasible;  // nothing below the best plan
+  const double bound = none ? best.cost : std::min(costOf(found.bound), best.cost);
+  result.bound_cost = std::max(result.bound_cost, bound);
+  result.plan = found.plan;
   return result;
 }
 
