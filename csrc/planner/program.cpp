@@ -34,11 +34,13 @@ Program::Program(const Problem& problem, const Candidates& candidates,
 
 // Rows (5') are sums and differences, and a budget that may be exceeded is none.
 void Program::roundBudget() {
-  most_.assign(steps_.size(), options_.budget_bytes);
-  if (excess_column_ >= 0) return;
-  const std::vector<int64_t> most = attainableBytes(items_, fixed_, options_.budget_bytes);
+  if (excess_column_ >= 0) {
+    most_.assign(steps_.size(), options_.budget_bytes);
+    return;
+  }
+  most_ = attainableBytes(items_, fixed_, options_.budget_bytes);
   for (size_t s = 0; s < steps_.size(); ++s) {
-    if (!options_.relaxed || steps_[s].replay < 0) most_[s] = most[s];
+    if (options_.relaxed && steps_[s].replay >= 0) most_[s] = options_.budget_bytes;
   }
 }
 

@@ -1,27 +1,20 @@
 #include "planner/replay_plan.h"
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "planner/problem.h"
 
 namespace poet::planner {
 namespace {
 
-// What it makes, and whether by paging it in.
-using ReplayKey = std::pair<bool, std::vector<std::pair<ValueId, int>>>;
+// Of a recipe its place in the table, of a page-in the value and where it begins.
+using ReplayKey = std::tuple<int, ValueId, int>;
 
 ReplayKey replayKeyOf(const Problem& problem, const Replay& replay) {
-  ReplayKey key{replay.is_page, {}};
-  if (!replay.is_page) {
-    for (const OpId op : replay.ops) key.second.emplace_back(ValueId{}, op.index);
-    return key;
-  }
-  for (const int v : replay.outputs) {
-    const Evictable& value = problem.values[static_cast<size_t>(v)];
-    key.second.emplace_back(value.id, value.first_stage);
-  }
-  return key;
+  if (!replay.is_page) return {replay.table_index, ValueId{}, -1};
+  const Evictable& value = problem.values[static_cast<size_t>(replay.outputs.front())];
+  return {-1, value.id, value.first_stage};
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ struct ReplayPlan {
 
 class Problem;
 
-// A plan of `from` as one of `to`, another problem of the same graph. Replays that `to` does not
-// have are left out.
+// A plan of `from` as one of `to`, another problem of the same graph and recipe table. Replays that
+// `to` does not have are left out.
 ReplayPlan translated(const ReplayPlan& plan, const Problem& from, const Problem& to);
 
 }  // namespace poet::planner
