@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ci_budget import against_budget
+from turns import TURNS, asked_for, in_turn, turn
 
 from poet import _C, _profile, _store
 
@@ -80,6 +81,25 @@ def nothing_stays_for_the_next_file(request: pytest.FixtureRequest) -> Iterator[
             if clear is not None:
                 clear()
     gc.collect()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In CI variants of a test take turns (turns.py)."""
+    if not asked_for():
+        return
+    mine = [item for item in items if not _has_other_turns(item)]
+    kept = in_turn((item.nodeid for item in mine), turn(TURNS))
+    left = {id(item) for item in mine if item.nodeid not in kept}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
+    items[:] = [item for item in items if id(item) not in left]
+
+
+def _has_other_turns(item: pytest.Item) -> bool:
+    module = getattr(item, "module", None)
+    return (
+        item.get_closest_marker("nightly") is not None
+        or getattr(module, "TURNS_OF_ITS_OWN", False) is True
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import dataclasses
 import importlib.abc
 import importlib.machinery
-import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from turns import turn
 from zoo import Case
 
 _VOCABULARY = 64
@@ -751,12 +750,6 @@ def _() -> tuple[Any, ...]:
 TURNS = 6
 
 
-def turn() -> int:
-    """Whose turn it is: moves on with every line that CHANGELOG.md gains."""
-    changes = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
-    return len(re.findall(r"^- ", changes, re.MULTILINE)) % TURNS
-
-
 def seeded(name: str) -> Case:
     """The model of that name, always the same."""
     torch.manual_seed(0)
@@ -767,7 +760,7 @@ def seeded(name: str) -> Case:
 
 def in_turn() -> set[str]:
     """The models that CI takes this time; `make nightly` takes all."""
-    return {name for i, name in enumerate(MODELS) if i % TURNS == turn()}
+    return {name for i, name in enumerate(MODELS) if i % TURNS == turn(TURNS)}
 
 
 # What docs/package-models.md says of what was left out.

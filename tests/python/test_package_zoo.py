@@ -24,6 +24,8 @@ _CALLS = 8
 _SHARE = 0.5
 _SECONDS = (2.0, 60.0)  # for a plan; the second where a busy machine found none in the first
 
+TURNS_OF_ITS_OWN = True  # below: a sixth of the models
+
 
 def _numbers(result: Any) -> Any:
     """What a step returned, bit by bit."""

@@ -22,7 +22,7 @@
 namespace poet {
 namespace {
 
-constexpr size_t kMib = size_t{1} << 20;
+constexpr size_t kMiB = size_t{1} << 20;
 constexpr int64_t kPage = 4096;
 
 // Pages of an address range that the kernel has in memory.
@@ -56,7 +56,7 @@ int64_t numMappings() {
 }
 
 TEST(PageArena, TellsWhatLiesBetweenTwoBlocks) {
-  PageArena arena(512 * kMib);
+  PageArena arena(512 * kMiB);
   void* const a = arena.allocate(16 * kPage);
   void* const b = arena.allocate(8 * kPage);
   void* const c = arena.allocate(16 * kPage);
@@ -77,7 +77,7 @@ TEST(PageArena, TellsWhatLiesBetweenTwoBlocks) {
 }
 
 TEST(PageArena, GivesAlignedMemoryOfItsOwn) {
-  PageArena arena(512 * kMib);
+  PageArena arena(512 * kMiB);
   void* const a = arena.allocate(100'000);
   void* const b = arena.allocate(1);
   ASSERT_NE(a, nullptr);
@@ -94,52 +94,52 @@ TEST(PageArena, GivesAlignedMemoryOfItsOwn) {
 }
 
 TEST(PageArena, AFreedBlocksPagesServeTheNextBlock) {
-  PageArena arena(512 * kMib);
-  void* const first = arena.allocate(8 * kMib);
+  PageArena arena(512 * kMiB);
+  void* const first = arena.allocate(8 * kMiB);
   const int64_t fresh = arena.counters().fresh_bytes;
   arena.release(first);
-  void* const second = arena.allocate(8 * kMib - 2 * kPage);
+  void* const second = arena.allocate(8 * kMiB - 2 * kPage);
   EXPECT_EQ(arena.counters().fresh_bytes, fresh);
   EXPECT_EQ(arena.counters().returned_bytes, 0);
   arena.release(second);
 }
 
 TEST(PageArena, FreeNeighboursMerge) {
-  PageArena arena(512 * kMib);
+  PageArena arena(512 * kMiB);
   std::vector<void*> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(arena.allocate(kMib));
+  for (int i = 0; i < 8; ++i) blocks.push_back(arena.allocate(kMiB));
   for (const int i : {1, 3, 5, 7, 0, 6, 2, 4}) arena.release(blocks[static_cast<size_t>(i)]);
   const int64_t fresh = arena.counters().fresh_bytes;
-  void* const all = arena.allocate(8 * kMib);
+  void* const all = arena.allocate(8 * kMiB);
   EXPECT_EQ(arena.counters().fresh_bytes, fresh);
   arena.release(all);
 }
 
 // Eight blocks of 1 MiB with holes between them, then one of 4 MiB: no hole takes it.
 TEST(PageArena, PagesOfHolesMoveWhereMoreThanTheMostInUseWouldBeResident) {
-  PageArena arena(512 * kMib);
+  PageArena arena(512 * kMiB);
   std::vector<void*> blocks;
-  for (int i = 0; i < 16; ++i) blocks.push_back(arena.allocate(kMib));
+  for (int i = 0; i < 16; ++i) blocks.push_back(arena.allocate(kMiB));
   for (size_t i = 0; i < blocks.size(); i += 2) arena.release(blocks[i]);
   const auto before = arena.counters();
-  void* const large = arena.allocate(4 * kMib);
-  std::memset(large, 1, 4 * kMib);
+  void* const large = arena.allocate(4 * kMiB);
+  std::memset(large, 1, 4 * kMiB);
   const auto after = arena.counters();
   EXPECT_LE(after.resident_bytes, before.most_in_use);
-  EXPECT_GE(after.moved_bytes + after.returned_bytes, static_cast<int64_t>(4 * kMib));
-  EXPECT_LE(after.returned_bytes, static_cast<int64_t>(kMib / 4));  // what is too short to move
+  EXPECT_GE(after.moved_bytes + after.returned_bytes, static_cast<int64_t>(4 * kMiB));
+  EXPECT_LE(after.returned_bytes, static_cast<int64_t>(kMiB / 4));  // what is too short to move
   EXPECT_EQ(after.fresh_bytes - before.fresh_bytes, after.returned_bytes);
   EXPECT_EQ(residentBytes(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(blocks[0])),
-                          24 * kMib),
+                          24 * kMiB),
             after.resident_bytes);
 }
 
 TEST(PageArena, RestartGivesEveryFreePageBack) {
-  PageArena arena(512 * kMib);
-  const Block kept = filled(arena, kMib, 7);
-  const Block gone = filled(arena, 32 * kMib, 8);
+  PageArena arena(512 * kMiB);
+  const Block kept = filled(arena, kMiB, 7);
+  const Block gone = filled(arena, 32 * kMiB, 8);
   arena.release(gone.data);
-  EXPECT_GE(residentBytes(gone.data, gone.bytes), static_cast<int64_t>(32 * kMib));
+  EXPECT_GE(residentBytes(gone.data, gone.bytes), static_cast<int64_t>(32 * kMiB));
   arena.restart();
   EXPECT_LE(residentBytes(gone.data, gone.bytes), 2 * kPage);
   EXPECT_TRUE(isIntact(kept));
@@ -149,13 +149,13 @@ TEST(PageArena, RestartGivesEveryFreePageBack) {
 }
 
 TEST(PageArena, RestartMayLeaveTheFreePagesThatAnotherMostAllows) {
-  PageArena arena(512 * kMib);
-  arena.release(arena.allocate(32 * kMib));
-  arena.restart(8 * kMib);
-  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMib));
-  EXPECT_EQ(arena.counters().most_in_use, static_cast<int64_t>(8 * kMib));
-  arena.restart(64 * kMib);
-  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMib));
+  PageArena arena(512 * kMiB);
+  arena.release(arena.allocate(32 * kMiB));
+  arena.restart(8 * kMiB);
+  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMiB));
+  EXPECT_EQ(arena.counters().most_in_use, static_cast<int64_t>(8 * kMiB));
+  arena.restart(64 * kMiB);
+  EXPECT_EQ(arena.counters().resident_bytes, static_cast<int64_t>(8 * kMiB));
 }
 
 // Bytes of an address range that the process may write to.
@@ -179,16 +179,16 @@ int64_t writableBytes(const void* begin, size_t bytes) {
 // arena are writable without pages after that.
 int64_t idleBytes(PageArena& arena, std::vector<Block>& kept) {
   std::vector<Block> blocks;
-  for (int i = 0; i < 16; ++i) blocks.push_back(filled(arena, kMib, i));
+  for (int i = 0; i < 16; ++i) blocks.push_back(filled(arena, kMiB, i));
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (i % 2 == 0)
       arena.release(blocks[i].data);
     else
       kept.push_back(blocks[i]);
   }
-  kept.push_back(filled(arena, 4 * kMib, 77));
+  kept.push_back(filled(arena, 4 * kMiB, 77));
   arena.restart();
-  return writableBytes(blocks[0].data, 64 * kMib) - arena.counters().resident_bytes;
+  return writableBytes(blocks[0].data, 64 * kMiB) - arena.counters().resident_bytes;
 }
 
 // In children: a limit can be lowered only.
@@ -210,7 +210,7 @@ void limitData() {
 TEST(PageArena, WhereRightsCountPlacesWithoutPagesHaveNone) {
   EXPECT_EQ(exitStatusOf([] {
               limitData();
-              PageArena arena(512 * kMib);
+              PageArena arena(512 * kMiB);
               std::vector<Block> kept;
               if (idleBytes(arena, kept) != 0) return 1;
               return std::all_of(kept.begin(), kept.end(), isIntact) ? 0 : 2;
@@ -222,37 +222,37 @@ TEST(PageArena, ElsewhereTheyKeepThemUntilTheyCount) {
   EXPECT_EQ(exitStatusOf([] {
               int mode = 0;  // 2: the kernel counts what is writable in any case
               std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
-              PageArena arena(512 * kMib);
+              PageArena arena(512 * kMiB);
               std::vector<Block> kept;
               const int64_t idle = idleBytes(arena, kept);
-              if ((idle >= static_cast<int64_t>(4 * kMib)) == (mode == 2)) return 1;
+              if ((idle >= static_cast<int64_t>(4 * kMiB)) == (mode == 2)) return 1;
               limitData();
               arena.restart();
-              if (writableBytes(kept[0].data - kMib, 64 * kMib) > arena.counters().resident_bytes)
+              if (writableBytes(kept[0].data - kMiB, 64 * kMiB) > arena.counters().resident_bytes)
                 return 2;
-              kept.push_back(filled(arena, 4 * kMib, 78));
+              kept.push_back(filled(arena, 4 * kMiB, 78));
               return std::all_of(kept.begin(), kept.end(), isIntact) ? 0 : 3;
             }),
             0);
 }
 
 TEST(PageArena, ItIsNullWhereTheSpaceIsUsedUp) {
-  PageArena arena(256 * kMib);
-  EXPECT_EQ(arena.allocate(512 * kMib), nullptr);
+  PageArena arena(256 * kMiB);
+  EXPECT_EQ(arena.allocate(512 * kMiB), nullptr);
   EXPECT_EQ(arena.allocate(SIZE_MAX / 2), nullptr);
-  void* const most = arena.allocate(200 * kMib);
+  void* const most = arena.allocate(200 * kMiB);
   EXPECT_NE(most, nullptr);
-  EXPECT_EQ(arena.allocate(100 * kMib), nullptr);
+  EXPECT_EQ(arena.allocate(100 * kMiB), nullptr);
   arena.release(most);
   PageArena none(0);
-  EXPECT_EQ(none.allocate(kMib), nullptr);
+  EXPECT_EQ(none.allocate(kMiB), nullptr);
   EXPECT_FALSE(none.owns(&none));
 }
 
 // Every place that the pages lie in is one mapping more, of which a process may have only so many.
 TEST(PageArena, MovesEndWhereTheyWouldTakeTooManyMappings) {
   testing::Random random(3);
-  PageArena arena(4096 * kMib);
+  PageArena arena(4096 * kMiB);
   std::vector<Block> blocks;
   for (int i = 0; i < 60'000; ++i) {
     if (blocks.size() > 1000) {
@@ -279,11 +279,11 @@ TEST(PageArena, OfALimitedAddressSpaceItLeavesMostToOthers) {
     rlimit limit{};
     size_t used_pages = 0;
     std::ifstream("/proc/self/statm") >> used_pages;
-    limit.rlim_cur = limit.rlim_max = used_pages * kPage + 4096 * kMib;
+    limit.rlim_cur = limit.rlim_max = used_pages * kPage + 4096 * kMiB;
     ::setrlimit(RLIMIT_AS, &limit);
     const PageArena arena(size_t{64} << 30);
     void* const others =
-        ::mmap(nullptr, 2900 * kMib, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        ::mmap(nullptr, 2900 * kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ::_exit(others == MAP_FAILED ? 1 : 0);
   }
   int status = 0;
@@ -320,7 +320,7 @@ TEST(PageArena, ManySmallHolesGoBackWithoutAMappingEach) {
 TEST(PageArena, RandomBlocksKeepTheirBytesAndTheResidentSetKeepsItsLimit) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     testing::Random random(seed);
-    PageArena arena(1024 * kMib);
+    PageArena arena(1024 * kMiB);
     std::vector<Block> blocks;
     const std::byte* lowest = nullptr;
     for (int i = 0; i < 400; ++i) {
@@ -343,14 +343,14 @@ TEST(PageArena, RandomBlocksKeepTheirBytesAndTheResidentSetKeepsItsLimit) {
       ASSERT_GE(now.resident_bytes, now.in_use_bytes);
     }
     for (const Block& block : blocks) ASSERT_TRUE(isIntact(block));
-    EXPECT_EQ(residentBytes(lowest, 200 * kMib), arena.counters().resident_bytes);
+    EXPECT_EQ(residentBytes(lowest, 200 * kMiB), arena.counters().resident_bytes);
     for (const Block& block : blocks) arena.release(block.data);
     EXPECT_EQ(arena.counters().in_use_bytes, 0);
   }
 }
 
 TEST(PageArena, ThreadsShareIt) {
-  PageArena arena(1024 * kMib);
+  PageArena arena(1024 * kMiB);
   std::vector<std::thread> threads;
   std::atomic<int> damaged = 0;
   for (int t = 0; t < 4; ++t) {
@@ -372,15 +372,15 @@ TEST(PageArena, ThreadsShareIt) {
 }
 
 TEST(PageArena, AForkedChildHasCopiesOfItsOwn) {
-  PageArena arena(512 * kMib);
-  const Block shared = filled(arena, kMib, 5);
+  PageArena arena(512 * kMiB);
+  const Block shared = filled(arena, kMiB, 5);
   arena.lock();
   const pid_t child = ::fork();
   arena.unlock();
   if (child == 0) {
     const bool was_there = isIntact(shared);
     arena.release(shared.data);
-    const Block own = filled(arena, 4 * kMib, 9);
+    const Block own = filled(arena, 4 * kMiB, 9);
     ::_exit(was_there && own.data != nullptr && isIntact(own) ? 0 : 1);
   }
   int status = -1;

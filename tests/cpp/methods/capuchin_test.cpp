@@ -5,7 +5,7 @@
 
 #include "methods/method.h"
 #include "methods/training_chain.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "support/graph_builder.h"
 
 namespace poet::testing {

@@ -7,7 +7,7 @@
 
 #include "methods/method.h"
 #include "methods/training_chain.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "support/graph_builder.h"
 
 namespace poet::testing {
@@ -167,7 +167,7 @@ TEST(Coop, LaysInPiecesWhatNoMemoryHasAPlaceFor) {
   int in_pieces = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(seed);
+    const Graph graph = smallRandomGraph(seed);
     SolveOptions options;
     options.ram_budget_bytes = 1;
     options.method = "coop";

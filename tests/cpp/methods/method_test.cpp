@@ -16,7 +16,7 @@
 #include "methods/step_that_tells_scores_apart.h"
 #include "methods/training_chain.h"
 #include "planner/exhaustive.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 
@@ -85,7 +85,7 @@ TEST(Methods, KeepTheirPromisesOnChains) {
 }
 
 TEST(Methods, KeepTheirPromisesOnRandomGraphs) {
-  checkAll(300, [](uint64_t seed) { return randomGraph(seed); });
+  checkAll(300, [](uint64_t seed) { return smallRandomGraph(seed); });
 }
 
 void expectDifferentPlans(const std::vector<std::string_view>& methods, const Graph& graph,

@@ -15,7 +15,7 @@
 #include "methods/child_process.h"
 #include "methods/training_chain.h"
 #include "planner/exhaustive.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/temporary_folder.h"
 
@@ -78,7 +78,7 @@ TEST_F(Moccasin, NeverBeatsAProvenOptimum) {
   int equal = 0, optimal = 0;
   for (uint64_t seed = 0; seed < 9; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(seed);
+    const Graph graph = smallRandomGraph(seed);
     const DeviceProfile profile = smallProfile();
     const SimulationResult plain = simulatePlain(graph, profile);
     const int64_t least = exhaustivePeak(graph, profile, std::nullopt).value();

@@ -6,7 +6,7 @@
 #include "graph/error.h"
 #include "methods/method.h"
 #include "methods/training_chain.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
 #include "support/plan_builder.h"
@@ -50,7 +50,7 @@ TEST(Placement, WorkspaceAndWhatAReplayMakesHavePlaces) {
 TEST(Placement, HoldsTheSimulatorsPeakAndNothingWithoutHoles) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(seed);
+    const Graph graph = smallRandomGraph(seed);
     DeviceProfile profile = smallProfile();
     profile.generator_state_bytes = 0;  // has no place
     SolveOptions options;

@@ -11,7 +11,7 @@
 #include "methods/method.h"
 #include "methods/training_chain.h"
 #include "planner/exhaustive.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 
 namespace poet::testing {
@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int kCases = 40;
+constexpr int kPaperCases = 40;
 
 SolveOptions between(int64_t least, int64_t most, uint64_t seed) {
   std::mt19937_64 random(seed * 7919 + 1);
@@ -41,7 +41,7 @@ void checkPlan(const Graph& graph, const DeviceProfile& profile, const SolveOpti
 }
 
 TEST(PoetPaper, FindsTheOptimumOfChainsWithRecompute) {
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPaperCases; ++seed) {
     SCOPED_TRACE(seed);
     const Graph graph = trainingChain(seed, 4);
     const DeviceProfile profile = smallProfile();
@@ -57,7 +57,7 @@ TEST(PoetPaper, FindsTheOptimumOfChainsWithRecompute) {
 }
 
 TEST(PoetPaper, FindsTheOptimumOfChainsWithRecomputeAndPaging) {
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPaperCases; ++seed) {
     SCOPED_TRACE(seed);
     const Graph graph = trainingChain(seed + 1000, 3);
     const DeviceProfile profile = smallProfileWithStore(seed);
@@ -109,9 +109,9 @@ TEST(PoetPaper, EndsInTimeWhereItsProgramIsNotBuiltInTime) {
 
 TEST(PoetPaper, NeverBeatsAProvenOptimum) {
   int optimal = 0, equal = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPaperCases; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(seed);
+    const Graph graph = smallRandomGraph(seed);
     const bool pages = seed % 2 == 0;
     const DeviceProfile profile = pages ? smallProfileWithStore(seed) : smallProfile();
     const SimulationResult plain = simulatePlain(graph, profile);
@@ -131,7 +131,7 @@ TEST(PoetPaper, NeverBeatsAProvenOptimum) {
     EXPECT_GE(dense.energy_joules, ours.energy_joules * (1 - 1e-6));
     equal += dense.energy_joules <= ours.energy_joules * (1 + 1e-6);
   }
-  EXPECT_GE(optimal, kCases / 2);
+  EXPECT_GE(optimal, kPaperCases / 2);
   EXPECT_GE(equal, optimal * 3 / 4);
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
 #include "support/plan_builder.h"
@@ -30,7 +30,7 @@ TEST(Away, OnlyWhatTheStepGetsAndKeepsWhatIsOnlyReadFirst) {
   int some = 0;
   for (int i = 0; i < testing::propertyCases(50); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(91000 + static_cast<uint64_t>(i));
+    const Graph graph = testing::smallRandomGraph(91000 + static_cast<uint64_t>(i));
     SolveOptions options;
     options.paging = options.away_between_steps = options.parameters_away = true;
     const std::vector<ValueId> found = mayBeAway(graph, deviceWithStore(), options);
@@ -61,7 +61,7 @@ TEST(Away, InALiveProgramParametersComeAfterOptimizerStateAndInputsStay) {
   int mixed = 0;
   for (int i = 0; i < testing::propertyCases(50); ++i) {
     SCOPED_TRACE(i);
-    const Graph random = testing::randomGraph(92000 + static_cast<uint64_t>(i));
+    const Graph random = testing::smallRandomGraph(92000 + static_cast<uint64_t>(i));
     const std::vector<ValueKind> kinds = {ValueKind::kParameter, ValueKind::kOptimizerState,
                                           ValueKind::kInput, ValueKind::kBuffer};
     std::vector<Value> values = random.values();

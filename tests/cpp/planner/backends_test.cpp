@@ -20,7 +20,7 @@
 #include "planner/clock.h"
 #include "planner/exhaustive.h"
 #include "planner/planner.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/solver_choices.h"
 
@@ -424,7 +424,7 @@ TEST(Backends, WholeSolvesAgree) {
   int optimal = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = testing::randomGraph(seed);
+    const Graph graph = testing::smallRandomGraph(seed);
     SolveOptions options;
     // Between the least that will do and what plain training needs.
     const int64_t least = testing::exhaustivePeak(graph, profile, std::nullopt).value();
@@ -448,7 +448,7 @@ TEST(Backends, WholeSolvesAgree) {
 TEST(Backends, AWorkerUsesTheSolverThatItIsToldTo) {
   if (const std::string why_not = whyNot(SolverKind::kHighs); !why_not.empty())
     GTEST_SKIP() << why_not;
-  const Graph graph = testing::randomGraph(5);
+  const Graph graph = testing::smallRandomGraph(5);
   SolveOptions options;
   options.ram_budget_bytes = simulatePlain(graph, hostProfile()).peak_bytes - 1;
   options.time_limit_seconds = kSeconds;

@@ -10,7 +10,7 @@
 
 #include "planner/lp_loop.h"
 #include "planner/moments.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
@@ -108,7 +108,7 @@ TEST(BetweenMoments, PlansRunWhereTheyMay) {
   const int cases = poet::testing::propertyCases(100);
   for (int seed = 0; seed < cases; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = poet::testing::randomGraph(static_cast<uint64_t>(seed) + 90000);
+    const Graph graph = poet::testing::smallRandomGraph(static_cast<uint64_t>(seed) + 90000);
     DeviceProfile profile = device();
     const bool paging = seed % 2 == 1;
     if (paging) profile.store_read_rate = profile.store_write_rate = 4;

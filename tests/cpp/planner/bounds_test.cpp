@@ -15,7 +15,7 @@
 #include "planner/lp_loop.h"
 #include "planner/problem.h"
 #include "planner/program.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 #include "support/solver_choices.h"
@@ -25,7 +25,7 @@ namespace {
 
 using poet::testing::choiceOf;
 using poet::testing::exhaustiveExtra;
-using poet::testing::randomGraph;
+using poet::testing::smallRandomGraph;
 
 int numCases() { return poet::testing::propertyCases(150); }
 
@@ -46,7 +46,7 @@ DeviceProfile deviceWithStore(uint64_t seed) {
 
 struct Small {
   Small(uint64_t seed, bool paging)
-      : graph(randomGraph(seed)),
+      : graph(smallRandomGraph(seed)),
         profile(deviceWithStore(seed)),
         table(graph),
         problem(graph, table, profile,

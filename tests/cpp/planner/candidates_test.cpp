@@ -14,14 +14,14 @@
 #include "planner/problem.h"
 #include "planner/program.h"
 #include "planner/program_search.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 
 namespace poet::planner {
 namespace {
 
-DeviceProfile deviceWithStore(double bytes_per_second) {
+DeviceProfile storeOfRate(double bytes_per_second) {
   DeviceProfile device;
   device.name = "test";
   device.store_read_rate = bytes_per_second;
@@ -39,12 +39,12 @@ bool isDecided(const ExactPlan& plan) { return plan.proven || plan.infeasible; }
 // Note [Dominated recomputes]
 TEST(Candidates, NoPlanWithDominatedRecomputesIsCheaper) {
   int64_t dominated = 0;
-  const DeviceProfile device = deviceWithStore(3);
+  const DeviceProfile device = storeOfRate(3);
   int decided = 0;
   int with_plan = 0;
   for (int i = 0; i < testing::propertyCases(40); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(97000 + static_cast<uint64_t>(i));
+    const Graph graph = testing::smallRandomGraph(97000 + static_cast<uint64_t>(i));
     const RecipeTable table(graph);
     const ProblemOptions options{
         .objective = Objective::kTime, .paging = true, .has_deadline = i % 2 == 0};
@@ -74,24 +74,24 @@ TEST(Candidates, NoPlanWithDominatedRecomputesIsCheaper) {
 }
 
 TEST(Candidates, RecomputesStayWhereTheStoreIsDearerOrTooSlowForADeadline) {
-  const Graph graph = testing::randomGraph(97001);
+  const Graph graph = testing::smallRandomGraph(97001);
   const RecipeTable table(graph);
   const ProblemOptions by_time{.objective = Objective::kTime, .paging = true};
-  const DeviceProfile far = deviceWithStore(0.01);
-  const DeviceProfile near = deviceWithStore(1000);
+  const DeviceProfile far = storeOfRate(0.01);
+  const DeviceProfile near = storeOfRate(1000);
   EXPECT_EQ(countDominated(Problem(graph, table, far, by_time)), 0);
   const ProblemOptions unpaged{.objective = Objective::kTime};
   EXPECT_EQ(countDominated(Problem(graph, table, near, unpaged)), 0);
   EXPECT_GT(countDominated(Problem(graph, table, near, by_time)), 0);
 
-  DeviceProfile waking = deviceWithStore(1000);
+  DeviceProfile waking = storeOfRate(1000);
   waking.compute_watts = 1;
   waking.wake_joules = 1;
   const ProblemOptions by_energy{.paging = true};
   EXPECT_EQ(countDominated(Problem(graph, table, waking, by_energy)), 0);
 
   // A store that draws nothing, and is slow: its transfers cost less than they take.
-  DeviceProfile slow = deviceWithStore(1);
+  DeviceProfile slow = storeOfRate(1);
   slow.compute_watts = 1000;
   const ProblemOptions timed{.paging = true, .has_deadline = true};
   const ProblemOptions untimed{.paging = true, .has_deadline = false};
@@ -119,9 +119,9 @@ TEST(Candidates, AnchoredReplaysAttainTheOptimumOfAll) {
   int decided = 0, with_cost = 0, infeasible = 0;
   for (int i = 0; i < testing::propertyCases(60); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(98000 + static_cast<uint64_t>(i), i % 5);
+    const Graph graph = testing::smallRandomGraph(98000 + static_cast<uint64_t>(i), i % 5);
     const RecipeTable table(graph);
-    const DeviceProfile device = deviceWithStore(1 + i % 7);
+    const DeviceProfile device = storeOfRate(1 + i % 7);
     const ProblemOptions options{.objective = Objective::kTime, .paging = i % 3 == 0};
     const Problem problem(graph, table, device, options);
     std::mt19937_64 random(static_cast<uint64_t>(i));
@@ -164,23 +164,23 @@ TEST(Candidates, AnchoredReplaysAttainTheOptimumOfAll) {
 
 // Where a wake-up costs something an early page-in may save one: nothing is left out.
 TEST(Candidates, WakeUpsKeepReplaysWhereTheyAre) {
-  const Graph graph = testing::randomGraph(98001, 3);
+  const Graph graph = testing::smallRandomGraph(98001, 3);
   const RecipeTable table(graph);
-  DeviceProfile waking = deviceWithStore(2);
+  DeviceProfile waking = storeOfRate(2);
   waking.compute_watts = 1;
   waking.wake_joules = 1;
   const Problem problem(graph, table, waking, {.paging = true});
   const size_t every = countCandidates(allCandidates(problem));
   EXPECT_EQ(countCandidates(allCandidates(problem, {.rows_at_replays = false})), every);
-  const DeviceProfile asleep = deviceWithStore(2);
+  const DeviceProfile asleep = storeOfRate(2);
   const Problem without(graph, table, asleep, {.paging = true});
   EXPECT_LT(countCandidates(allCandidates(without, {.rows_at_replays = false})), every);
 }
 
 TEST(Candidates, CountingEndsOnceThereAreEnough) {
-  const Graph graph = testing::randomGraph(98002, 4);
+  const Graph graph = testing::smallRandomGraph(98002, 4);
   const RecipeTable table(graph);
-  const DeviceProfile device = deviceWithStore(1);
+  const DeviceProfile device = storeOfRate(1);
   const Problem problem(graph, table, device, {});
   const size_t every = countCandidates(allCandidates(problem));
   const size_t enough = every / 2;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/planner.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "support/property_cases.h"
 
 namespace poet::planner {
@@ -14,7 +14,7 @@ TEST(Floor, NoScheduleIsBelowItHoweverCoarseTheProblem) {
   int attained = 0;
   for (int i = 0; i < testing::propertyCases(30); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(92000 + static_cast<uint64_t>(i));
+    const Graph graph = testing::smallRandomGraph(92000 + static_cast<uint64_t>(i));
     DeviceProfile device;
     device.name = "test";
     device.store_read_rate = 2;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "planner/planner.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 #include "support/random.h"
@@ -15,9 +15,9 @@ namespace {
 
 using testing::Random;
 
-int numCases() { return poet::testing::propertyCases(25); }
+int numInfeasible() { return poet::testing::propertyCases(25); }
 
-DeviceProfile deviceWithStore() {
+DeviceProfile pagingDevice() {
   DeviceProfile device;
   device.name = "test";
   device.compute_watts = 2;
@@ -38,10 +38,10 @@ bool isProven(const Schedule& schedule) {
 // figure is reported.
 TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
   int kept = 0, proven = 0, paged = 0;
-  for (int i = 0; i < numCases(); ++i) {
+  for (int i = 0; i < numInfeasible(); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(60000 + static_cast<uint64_t>(i));
-    const DeviceProfile device = deviceWithStore();
+    const Graph graph = testing::smallRandomGraph(60000 + static_cast<uint64_t>(i));
+    const DeviceProfile device = pagingDevice();
     SolveOptions options;
     options.ram_budget_bytes = 1;
     options.minimize = i % 2 == 0 ? Objective::kEnergy : Objective::kTime;
@@ -72,20 +72,20 @@ TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
     EXPECT_EQ(below.least_ram_budget, none.least_ram_budget) << below.message;
     ++proven;
   }
-  std::printf("%d of %d least budgets are proven, %d plans for them page\n", proven, numCases(),
-              paged);
-  EXPECT_GT(kept, numCases() / 2);
-  EXPECT_GT(proven, numCases() / 3);
+  std::printf("%d of %d least budgets are proven, %d plans for them page\n", proven,
+              numInfeasible(), paged);
+  EXPECT_GT(kept, numInfeasible() / 2);
+  EXPECT_GT(proven, numInfeasible() / 3);
   EXPECT_GT(paged, 0);
 }
 
 // With a deadline the least budget is the least that keeps it.
 TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
   int reported = 0;
-  for (int i = 0; i < numCases() / 3; ++i) {
+  for (int i = 0; i < numInfeasible() / 3; ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(70000 + static_cast<uint64_t>(i));
-    const DeviceProfile device = deviceWithStore();
+    const Graph graph = testing::smallRandomGraph(70000 + static_cast<uint64_t>(i));
+    const DeviceProfile device = pagingDevice();
     SolveOptions options;
     options.ram_budget_bytes = 1;
     options.minimize = Objective::kTime;
@@ -105,17 +105,17 @@ TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
     EXPECT_LE(result.makespan_seconds, *options.runtime_budget_seconds * (1 + 1e-9));
     ++reported;
   }
-  EXPECT_GT(reported, numCases() / 6);
+  EXPECT_GT(reported, numInfeasible() / 6);
 }
 
 // Transfers beside the step take no time of it: what keeps a deadline then may not keep it one
 // after the other.
 TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
   int tight = 0, missed = 0;
-  for (int i = 0; i < 2 * numCases(); ++i) {
+  for (int i = 0; i < 2 * numInfeasible(); ++i) {
     SCOPED_TRACE(i);
-    const Graph graph = testing::randomGraph(80000 + static_cast<uint64_t>(i));
-    DeviceProfile device = deviceWithStore();
+    const Graph graph = testing::smallRandomGraph(80000 + static_cast<uint64_t>(i));
+    DeviceProfile device = pagingDevice();
     device.dma_channels = 1;
     device.store_read_rate = device.store_write_rate = 40;
     SolveOptions options;
@@ -139,16 +139,16 @@ TEST(Infeasible, NotWhereOverlappedTransfersKeepTheDeadline) {
     EXPECT_TRUE(solve(graph, device, options).hasPlan());
   }
   EXPECT_GT(tight, 0);
-  std::printf("%d of %d found none in time\n", missed, 6 * numCases());
+  std::printf("%d of %d found none in time\n", missed, 6 * numInfeasible());
 }
 
 // Less time than the plain step takes is no question of memory.
 TEST(Infeasible, ADeadlineBelowThePlainStepNamesTheDeadline) {
-  const Graph graph = testing::randomGraph(3);
+  const Graph graph = testing::smallRandomGraph(3);
   SolveOptions options;
   options.ram_budget_bytes = int64_t{1} << 40;
   options.runtime_budget_seconds = graph.plainSeconds() * 0.99;
-  const Schedule schedule = solve(graph, deviceWithStore(), options);
+  const Schedule schedule = solve(graph, pagingDevice(), options);
   EXPECT_EQ(schedule.status, Status::kInfeasible);
   EXPECT_FALSE(schedule.least_ram_budget.has_value());
   EXPECT_NE(schedule.message.find("runtime_budget"), std::string::npos) << schedule.message;

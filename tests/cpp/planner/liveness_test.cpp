@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
@@ -13,7 +13,7 @@
 namespace poet::planner {
 namespace {
 
-using poet::testing::randomGraph;
+using poet::testing::smallRandomGraph;
 
 DeviceProfile deviceWithStore(int64_t generator_bytes) {
   DeviceProfile profile;
@@ -33,7 +33,7 @@ TEST(Liveness, AgreesWithTheTimelineAfterEachChange) {
   int changes = 0, dropped = 0, undone = 0;
   for (int seed = 0; seed < poet::testing::propertyCases(150); ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 70000);
+    const Graph graph = smallRandomGraph(static_cast<uint64_t>(seed) + 70000);
     // Of generator states the timeline knows a moment more: they begin within a block.
     const int64_t generator_bytes = seed % 3 == 0 ? 7 : 0;
     const DeviceProfile profile = deviceWithStore(generator_bytes);

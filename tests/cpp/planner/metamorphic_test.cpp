@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 #include "support/random.h"
@@ -56,7 +56,7 @@ DeviceProfile device(Random& random) {
 
 Question question(uint64_t seed, std::optional<Objective> minimize = {}) {
   Random random(seed);
-  Question asked{.graph = testing::randomGraph(seed), .device = device(random), .options = {}};
+  Question asked{.graph = testing::smallRandomGraph(seed), .device = device(random), .options = {}};
   const SimulationResult plain = simulatePlain(asked.graph, asked.device);
   asked.options.ram_budget_bytes =
       std::max<int64_t>(1, plain.peak_bytes * random.between(60, 99) / 100);

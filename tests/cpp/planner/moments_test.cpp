@@ -11,7 +11,7 @@
 #include "planner/exhaustive.h"
 #include "planner/lp_loop.h"
 #include "planner/program_search.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
@@ -21,7 +21,7 @@ namespace poet::planner {
 namespace {
 
 using poet::testing::exhaustiveExtra;
-using poet::testing::randomGraph;
+using poet::testing::smallRandomGraph;
 
 int numCases() { return poet::testing::propertyCases(150); }
 
@@ -48,7 +48,7 @@ TEST(Moments, BoundsAreNeverAboveTheTruth) {
   for (int seed = 0; seed < numCases(); ++seed) {
     SCOPED_TRACE(seed);
     const bool paging = seed % 2 == 1;
-    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 50000);
+    const Graph graph = smallRandomGraph(static_cast<uint64_t>(seed) + 50000);
     if (graph.numValues() > 11) continue;
     const DeviceProfile profile = deviceFor(static_cast<uint64_t>(seed), paging);
     const RecipeTable table(graph);

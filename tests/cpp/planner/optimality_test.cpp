@@ -6,7 +6,7 @@
 
 #include "planner/exhaustive.h"
 #include "planner/planner.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
 
@@ -15,9 +15,9 @@ namespace {
 
 using testing::exhaustivePeak;
 using testing::exhaustiveReplaySeconds;
-using testing::randomGraph;
+using testing::smallRandomGraph;
 
-int numCases() { return poet::testing::propertyCases(150); }
+int numGraphs() { return poet::testing::propertyCases(60); }
 
 DeviceProfile testProfile() {
   DeviceProfile profile;
@@ -67,7 +67,7 @@ DeviceProfile storeProfile(uint64_t seed) {
 
 struct Case {
   explicit Case(uint64_t seed)
-      : graph(randomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
+      : graph(smallRandomGraph(seed)), profile(testProfile()), random(seed * 7919 + 1) {
     plain = simulatePlain(graph, profile);
     least = exhaustivePeak(graph, profile, std::nullopt).value();
     options.ram_budget_bytes = std::max<int64_t>(
@@ -86,7 +86,7 @@ struct Case {
 
 TEST(Optimality, TimeAndEnergyAgreeWithAnExhaustiveSearch) {
   int optimal = 0;
-  for (int seed = 0; seed < numCases(); ++seed) {
+  for (int seed = 0; seed < numGraphs(); ++seed) {
     SCOPED_TRACE(seed);
     Case c(static_cast<uint64_t>(seed));
     c.options.minimize = seed % 2 == 0 ? Objective::kEnergy : Objective::kTime;
@@ -120,7 +120,7 @@ TEST(Optimality, TimeAndEnergyAgreeWithAnExhaustiveSearch) {
 
 TEST(Optimality, LeastMemoryAgreesWithAnExhaustiveSearch) {
   int optimal = 0;
-  for (int seed = 0; seed < numCases(); ++seed) {
+  for (int seed = 0; seed < numGraphs(); ++seed) {
     SCOPED_TRACE(seed);
     Case c(static_cast<uint64_t>(seed) + 10000);
     c.options.minimize = Objective::kMemory;
@@ -150,7 +150,7 @@ TEST(Optimality, LeastMemoryAgreesWithAnExhaustiveSearch) {
 }
 
 TEST(Optimality, LeastBudgetHasAPlanAndOneByteLessHasNone) {
-  for (int seed = 0; seed < numCases(); ++seed) {
+  for (int seed = 0; seed < numGraphs(); ++seed) {
     SCOPED_TRACE(seed);
     Case c(static_cast<uint64_t>(seed) + 20000);
     if (c.least <= 1) continue;
@@ -178,9 +178,9 @@ TEST(Optimality, LeastBudgetHasAPlanAndOneByteLessHasNone) {
 // any time.
 TEST(Optimality, PagingAgreesWithAnExhaustiveSearch) {
   int optimal = 0, infeasible = 0, paged = 0, cases = 0;
-  for (int seed = 0; seed < numCases() / 2; ++seed) {
+  for (int seed = 0; seed < numGraphs() / 2; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 40000);
+    const Graph graph = smallRandomGraph(static_cast<uint64_t>(seed) + 40000);
     if (graph.numValues() > 13) continue;  // the truth would take minutes
     const DeviceProfile profile = storeProfile(static_cast<uint64_t>(seed));
     const SimulationResult plain = simulatePlain(graph, profile);
@@ -239,9 +239,9 @@ std::optional<double> extraWithFreeTransfers(const Graph& graph, DeviceProfile p
 TEST(Optimality, WithOverlapNoPlanIsBetterThanFreeTransfers) {
   int hidden = 0, compared = 0, attained = 0;
   double sum = 0, most = 0;  // what plans cost beyond that, in percent of the plain step
-  for (int seed = 0; seed < numCases() / 3; ++seed) {
+  for (int seed = 0; seed < numGraphs() / 3; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 50000);
+    const Graph graph = smallRandomGraph(static_cast<uint64_t>(seed) + 50000);
     DeviceProfile profile = storeProfile(static_cast<uint64_t>(seed));
     profile.dma_channels = 1 + seed % 3;
     profile.wake_joules = seed % 2;

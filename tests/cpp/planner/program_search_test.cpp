@@ -8,7 +8,7 @@
 #include <optional>
 #include <random>
 
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
@@ -16,12 +16,12 @@
 namespace poet::planner {
 namespace {
 
-using poet::testing::randomGraph;
+using poet::testing::smallRandomGraph;
 
 constexpr double kTolerance = 1e-4;  // of costs in percent of the plain step
 constexpr double kSeconds = 20;
 
-int numCases() { return poet::testing::propertyCases(60); }
+int numSearched() { return poet::testing::propertyCases(60); }
 
 struct Steps {
   double bound = 0;
@@ -52,9 +52,9 @@ Steps takeSteps(const Program& program, Relaxation& root, double cutoff) {
 // and leave out all that is less than the next lower cost.
 TEST(StepsToAProof, EndAtTheOptimumWhateverTheCutoffIs) {
   int compared = 0, replaying = 0, several = 0;
-  for (int seed = 0; seed < numCases(); ++seed) {
+  for (int seed = 0; seed < numSearched(); ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(static_cast<uint64_t>(seed) + 70000);
+    const Graph graph = smallRandomGraph(static_cast<uint64_t>(seed) + 70000);
     const DeviceProfile profile = hostProfile();
     const RecipeTable table(graph);
     const Problem problem(graph, table, profile, {});
@@ -85,15 +85,15 @@ TEST(StepsToAProof, EndAtTheOptimumWhateverTheCutoffIs) {
   }
   std::printf("%d programs, %d with replays; %d proofs of several steps\n", compared, replaying,
               several);
-  EXPECT_GT(compared, numCases() / 2);
-  EXPECT_GT(replaying, numCases() / 10);
+  EXPECT_GT(compared, numSearched() / 2);
+  EXPECT_GT(replaying, numSearched() / 10);
   EXPECT_GT(several, 0);
 }
 
 // CBC without preprocessing cut off the cheapest plan of this program, which fills the budget to
 // the byte, and with a cutoff it said that there was none.
 TEST(SearchProgram, FindsThePlanThatFillsTheBudget) {
-  const Graph graph = randomGraph(98264, 4);
+  const Graph graph = smallRandomGraph(98264, 4);
   DeviceProfile device;
   device.name = "test";
   device.store_read_rate = device.store_write_rate = 6;

@@ -11,7 +11,7 @@
 
 #include "methods/training_chain.h"
 #include "planner/greedy.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/graph_builder.h"
@@ -94,7 +94,7 @@ TEST(ReplayForecast, GreedyPlansByItKeepTheBudget) {
   int plans = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = randomGraph(seed);
+    const Graph graph = smallRandomGraph(seed);
     DeviceProfile profile = smallProfile();
     profile.generator_state_bytes = 0;  // known too late: see mendGreedy
     const RecipeTable table(graph);

@@ -11,7 +11,7 @@
 #include "graph/recipes.h"
 #include "planner/annealing.h"
 #include "planner/problem.h"
-#include "planner/random_graph.h"
+#include "planner/small_random_graph.h"
 #include "planner/timeline.h"
 #include "schedule/simulator.h"
 #include "support/property_cases.h"
@@ -45,7 +45,7 @@ TEST(Translated, PlansMakeTheSameInAProblemWithFewerChoices) {
   int plans = 0, left_out = 0;
   for (int seed = 0; seed < poet::testing::propertyCases(200); ++seed) {
     SCOPED_TRACE(seed);
-    const Graph graph = poet::testing::randomGraph(static_cast<uint64_t>(seed) + 400);
+    const Graph graph = poet::testing::smallRandomGraph(static_cast<uint64_t>(seed) + 400);
     const DeviceProfile profile = deviceWithStore();
     const RecipeTable table(graph);
     const Problem every(graph, table, profile, {.paging = true});

@@ -29,7 +29,7 @@ DeviceProfile plainDevice() {
 }
 
 // Ten bytes take write_seconds to page out and read_seconds to page in. Transfers block.
-DeviceProfile deviceWithStore(double write_seconds, double read_seconds) {
+DeviceProfile storeOfTimes(double write_seconds, double read_seconds) {
   DeviceProfile device = plainDevice();
   device.store_write_rate = 10 / write_seconds;
   device.store_read_rate = 10 / read_seconds;
@@ -306,13 +306,13 @@ Graph oneValueBesideAWideOp(double f_seconds, bool replayable = true) {
 // 2 s out and 1 s in against 1 s and 9 s of recompute.
 TEST(WorkedExamples, RecomputeIsChosenWhereItIsCheaperThanPaging) {
   const SimulationResult result = expectOptimal(
-      {.graph = oneValueBesideAWideOp(1), .device = deviceWithStore(2, 1), .budget_bytes = 20}, 1);
+      {.graph = oneValueBesideAWideOp(1), .device = storeOfTimes(2, 1), .budget_bytes = 20}, 1);
   EXPECT_EQ(result.page_ins, 0);
 }
 
 TEST(WorkedExamples, PagingIsChosenWhereItIsCheaperThanRecompute) {
   const SimulationResult result = expectOptimal(
-      {.graph = oneValueBesideAWideOp(9), .device = deviceWithStore(2, 1), .budget_bytes = 20}, 3);
+      {.graph = oneValueBesideAWideOp(9), .device = storeOfTimes(2, 1), .budget_bytes = 20}, 3);
   EXPECT_EQ(result.recomputed_ops, 0);
   EXPECT_EQ(result.page_outs, 1);
 }
@@ -321,14 +321,14 @@ TEST(WorkedExamples, PagingIsChosenWhereItIsCheaperThanRecompute) {
 TEST(WorkedExamples, SomeValuesOnlyPagingCanBringBack) {
   const Graph graph = oneValueBesideAWideOp(1, false);
   expectInfeasible({.graph = graph, .budget_bytes = 20}, 22, OpId(1));
-  expectOptimal({.graph = graph, .device = deviceWithStore(2, 1), .budget_bytes = 20}, 3);
+  expectOptimal({.graph = graph, .device = storeOfTimes(2, 1), .budget_bytes = 20}, 3);
 }
 
 // f takes 4 s: recomputed for 4 x 3 = 12 J, or paged for 2 s at 1 + 9 W = 20 J. The plain step
 // takes 6 s. With a deadline of 9 s there is no time for f.
 TEST(WorkedExamples, ADeadlineForcesPaging) {
   Question question{.graph = oneValueBesideAWideOp(4),
-                    .device = deviceWithStore(1, 1),
+                    .device = storeOfTimes(1, 1),
                     .budget_bytes = 20,
                     .minimize = Objective::kEnergy};
   question.device.store_watts = 9;
@@ -351,7 +351,7 @@ TEST(WorkedExamples, AParameterIsPagedOutUntilItsUpdate) {
   const ValueId h = g.op("linear").reads({x, w}).seconds(1).makes(1);
   const ValueId m = g.op("wide").reads({h}).workspace(10).seconds(1).makes(1);
   g.op("update").writes({w}).reads({m}).seconds(1).phase(Phase::kOptimizer);
-  const Question question{.graph = g.build(), .device = deviceWithStore(2, 1), .budget_bytes = 13};
+  const Question question{.graph = g.build(), .device = storeOfTimes(2, 1), .budget_bytes = 13};
   const SimulationResult result = expectOptimal(question, 3);
   EXPECT_EQ(result.page_outs, 1);
   EXPECT_EQ(result.page_ins, 1);
@@ -370,7 +370,7 @@ TEST(WorkedExamples, TheCostOfWakingTheStoreMergesTransfers) {
   const ValueId u = g.op("use a").reads({ab[0], m}).seconds(1).makes(1);
   g.outlives(g.op("use b").reads({ab[1], u}).seconds(1).makes(1));
   Question question{.graph = g.build(),
-                    .device = deviceWithStore(1, 1),
+                    .device = storeOfTimes(1, 1),
                     .budget_bytes = 24,
                     .minimize = Objective::kEnergy};
   question.device.store_watts = 1;
@@ -393,9 +393,8 @@ Question aWindowOfOneSecond(double write_seconds, double read_seconds) {
   const ValueId m = g.op("wide").reads({h}).workspace(10).seconds(1).makes(1);
   const ValueId k = g.op("k").reads({m}).seconds(1).makes(1);
   g.outlives(g.op("use").reads({a, k}).seconds(1).makes(1));
-  Question question{.graph = g.build(),
-                    .device = deviceWithStore(write_seconds, read_seconds),
-                    .budget_bytes = 14};
+  Question question{
+      .graph = g.build(), .device = storeOfTimes(write_seconds, read_seconds), .budget_bytes = 14};
   question.device.dma_channels = 1;
   return question;
 }

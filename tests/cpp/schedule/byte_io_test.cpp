@@ -57,32 +57,33 @@ TEST(ByteIo, AWriterRefusesWhatNoReaderTakes) {
 }
 
 template <class Read>
-void expectRefused(std::string_view bytes, const char* says, const Read& read) {
+void expectBytesRefused(std::string_view bytes, const char* says, const Read& read) {
   Reader in(bytes, "test");
   EXPECT_THAT([&] { read(in); }, ThrowsMessage<FormatError>(HasSubstr(says)));
 }
 
 TEST(ByteIo, AReaderRefusesWhatNoWriterWrites) {
   const auto varint = [](Reader& in) { in.varint("n"); };
-  expectRefused("", "test: n: the bytes end too early", varint);
-  expectRefused("\x80", "end too early", varint);
-  expectRefused(std::string_view("\x80\x00", 2), "longer than it need be", varint);
-  expectRefused("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "below 2^64", varint);
-  expectRefused("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "below 2^64", varint);
-  expectRefused("\x05", "expected a number in [0, 4], got 5", [](Reader& in) { in.count("n", 4); });
-  expectRefused(std::string_view("\0", 1), "[0, -1]", [](Reader& in) { in.count("n", -1); });
-  expectRefused(
+  expectBytesRefused("", "test: n: the bytes end too early", varint);
+  expectBytesRefused("\x80", "end too early", varint);
+  expectBytesRefused(std::string_view("\x80\x00", 2), "longer than it need be", varint);
+  expectBytesRefused("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "below 2^64", varint);
+  expectBytesRefused("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "below 2^64", varint);
+  expectBytesRefused("\x05", "expected a number in [0, 4], got 5",
+                     [](Reader& in) { in.count("n", 4); });
+  expectBytesRefused(std::string_view("\0", 1), "[0, -1]", [](Reader& in) { in.count("n", -1); });
+  expectBytesRefused(
       "\x7f"
       "abc",
       "end too early", [](Reader& in) { in.text("n"); });
-  expectRefused("\x01\xff", "UTF-8", [](Reader& in) { in.text("n"); });
-  expectRefused("1234567", "end too early", [](Reader& in) { in.number("n"); });
+  expectBytesRefused("\x01\xff", "UTF-8", [](Reader& in) { in.text("n"); });
+  expectBytesRefused("1234567", "end too early", [](Reader& in) { in.number("n"); });
   Writer out;
   out.fixed(0x7ff0000000000000U, 8);
-  expectRefused(out.bytes(), "finite", [](Reader& in) { in.number("n"); });
+  expectBytesRefused(out.bytes(), "finite", [](Reader& in) { in.number("n"); });
   Writer negative;
   negative.number(-1, "x");
-  expectRefused(negative.bytes(), ">= 0", [](Reader& in) { in.numberFromZero("n"); });
+  expectBytesRefused(negative.bytes(), ">= 0", [](Reader& in) { in.numberFromZero("n"); });
 }
 
 TEST(ByteIo, KnowsUtf8) {

@@ -235,7 +235,7 @@ TEST(CompactSchedule, AnActionTakesAboutTwoBytes) {
 // ---- refusals ---------------------------------------------------------------------------------
 
 template <class Error, class Matcher>
-void expectRefused(const std::string& bytes, const Graph& graph, const Matcher& says) {
+void expectCompactRefused(const std::string& bytes, const Graph& graph, const Matcher& says) {
   EXPECT_THAT([&] { Schedule::fromBytes(bytes, graph); }, ThrowsMessage<Error>(says));
 }
 
@@ -245,7 +245,8 @@ TEST(CompactSchedule, AnotherGraphIsRefusedByItsSignature) {
   other.values[0].bytes = 9;
   const Graph another = other.build();
   const Schedule plan = withEveryField(graph);
-  expectRefused<ScheduleError>(plan.toBytes(graph), another, HasSubstr("made for another graph"));
+  expectCompactRefused<ScheduleError>(plan.toBytes(graph), another,
+                                      HasSubstr("made for another graph"));
   EXPECT_THROW(plan.toBytes(another), ScheduleError);
 }
 
@@ -269,15 +270,16 @@ TEST(CompactSchedule, EveryChangedBitAndEveryCutIsFound) {
   const Graph graph = threeOps().build();
   const std::string bytes = withEveryField(graph).toBytes(graph);
   for (size_t i = 0; i < bytes.size(); ++i) {
-    expectRefused<FormatError>(bytes.substr(0, i), graph, HasSubstr("compact schedule"));
+    expectCompactRefused<FormatError>(bytes.substr(0, i), graph, HasSubstr("compact schedule"));
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
-      expectRefused<FormatError>(damaged, graph, HasSubstr("compact schedule"));
+      expectCompactRefused<FormatError>(damaged, graph, HasSubstr("compact schedule"));
     }
   }
-  expectRefused<FormatError>(bytes + bytes.substr(bytes.size() - 1), graph, HasSubstr("checksum"));
-  expectRefused<FormatError>("{\"format\": \"poet-schedule\"}", graph, HasSubstr("Poet"));
+  expectCompactRefused<FormatError>(bytes + bytes.substr(bytes.size() - 1), graph,
+                                    HasSubstr("checksum"));
+  expectCompactRefused<FormatError>("{\"format\": \"poet-schedule\"}", graph, HasSubstr("Poet"));
 }
 
 std::string withChecksum(std::string body) {
@@ -291,8 +293,8 @@ TEST(CompactSchedule, AnotherVersionIsNamed) {
   std::string bytes = withEveryField(graph).toBytes(graph);
   bytes.resize(bytes.size() - 4);
   bytes[4] = 9;
-  expectRefused<FormatError>(withChecksum(bytes), graph,
-                             AllOf(HasSubstr("expected version 1"), HasSubstr("got 9")));
+  expectCompactRefused<FormatError>(withChecksum(bytes), graph,
+                                    AllOf(HasSubstr("expected version 1"), HasSubstr("got 9")));
 }
 
 // Damage with a checksum that fits: the reader itself must hold its own.

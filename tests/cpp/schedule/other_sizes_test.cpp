@@ -23,7 +23,7 @@ Graph chain(int64_t bytes, double seconds = 1, const std::string& third = "c") {
   return g.build();
 }
 
-DeviceProfile oneWatt() {
+DeviceProfile wattAndLess() {
   DeviceProfile device;
   device.name = "one watt";
   device.compute_watts = 1;
@@ -33,7 +33,7 @@ DeviceProfile oneWatt() {
 Schedule plannedFor(const Graph& graph, int64_t bytes) {
   SolveOptions options;
   options.ram_budget_bytes = bytes;
-  return solve(graph, oneWatt(), options);
+  return solve(graph, wattAndLess(), options);
 }
 
 TEST(OtherSizes, ThePlanHoldsWithTheSimulatorsFigures) {
@@ -41,7 +41,7 @@ TEST(OtherSizes, ThePlanHoldsWithTheSimulatorsFigures) {
   const Schedule plan = plannedFor(large, 200);
   ASSERT_EQ(plan.status, Status::kOptimal);
   ASSERT_EQ(plan.countActions(ActionKind::kRecompute), 1);
-  const auto other = withOtherSizes(plan, large, small, oneWatt());
+  const auto other = withOtherSizes(plan, large, small, wattAndLess());
   ASSERT_TRUE(other);
   EXPECT_NO_THROW(other->checkAgainst(small));
   EXPECT_EQ(other->status, Status::kFeasible);
@@ -59,7 +59,7 @@ TEST(LeavingRoom, IsTheSamePlanOfAGreaterBudgetAndSaysNothingOfBetterOnes) {
   const Graph graph = chain(80, 10);
   const Schedule plan = plannedFor(graph, 200);
   ASSERT_EQ(plan.status, Status::kOptimal);
-  const Schedule roomy = leavingRoom(plan, graph, oneWatt(), 230);
+  const Schedule roomy = leavingRoom(plan, graph, wattAndLess(), 230);
   EXPECT_NO_THROW(roomy.checkAgainst(graph));
   EXPECT_EQ(roomy.ram_budget_bytes, 230);
   EXPECT_EQ(roomy.peak_bytes, plan.peak_bytes);
@@ -74,13 +74,13 @@ TEST(LeavingRoom, IsTheSamePlanOfAGreaterBudgetAndSaysNothingOfBetterOnes) {
 TEST(LeavingRoom, WantsAPlanThatKeepsTheBudget) {
   const Graph graph = chain(80, 10);
   const Schedule plan = plannedFor(graph, 200);
-  EXPECT_THROW(leavingRoom(plan, graph, oneWatt(), plan.peak_bytes - 1), ArgumentError);
-  EXPECT_THROW(leavingRoom(Schedule(), graph, oneWatt(), 200), ArgumentError);
+  EXPECT_THROW(leavingRoom(plan, graph, wattAndLess(), plan.peak_bytes - 1), ArgumentError);
+  EXPECT_THROW(leavingRoom(Schedule(), graph, wattAndLess(), 200), ArgumentError);
 }
 
 TEST(OtherSizes, ItMayNeedMoreThanTheBudgetItWasMadeFor) {
   const Graph large = chain(80), small = chain(8);
-  const auto other = withOtherSizes(plannedFor(small, 20), small, large, oneWatt());
+  const auto other = withOtherSizes(plannedFor(small, 20), small, large, wattAndLess());
   ASSERT_TRUE(other);
   EXPECT_EQ(other->peak_bytes, 1 + 80 + 80 + 20);
 }
@@ -88,12 +88,13 @@ TEST(OtherSizes, ItMayNeedMoreThanTheBudgetItWasMadeFor) {
 TEST(OtherSizes, OtherOpsOrNoPlanGiveNothing) {
   const Graph step = chain(80);
   const Schedule plan = plannedFor(step, 200);
-  EXPECT_FALSE(withOtherSizes(plan, step, chain(8, 1, "another op"), oneWatt()));
-  EXPECT_FALSE(withOtherSizes(plan, chain(40), chain(8), oneWatt())) << "a plan of another graph";
-  EXPECT_FALSE(withOtherSizes(plannedFor(step, 90), step, chain(8), oneWatt())) << "infeasible";
+  EXPECT_FALSE(withOtherSizes(plan, step, chain(8, 1, "another op"), wattAndLess()));
+  EXPECT_FALSE(withOtherSizes(plan, chain(40), chain(8), wattAndLess()))
+      << "a plan of another graph";
+  EXPECT_FALSE(withOtherSizes(plannedFor(step, 90), step, chain(8), wattAndLess())) << "infeasible";
   GraphBuilder longer;
   longer.op("a").reads({longer.parameter(1)}).makes(8);
-  EXPECT_FALSE(withOtherSizes(plan, step, longer.build(), oneWatt()));
+  EXPECT_FALSE(withOtherSizes(plan, step, longer.build(), wattAndLess()));
 }
 
 TEST(OtherSizes, WhatCannotLeaveThereGivesNothing) {
@@ -108,7 +109,7 @@ TEST(OtherSizes, WhatCannotLeaveThereGivesNothing) {
   const Graph held = g.build();
   EXPECT_TRUE(differInSizesOnly(free, free));
   EXPECT_FALSE(differInSizesOnly(free, held));
-  EXPECT_FALSE(withOtherSizes(plannedFor(free, 200), free, held, oneWatt()));
+  EXPECT_FALSE(withOtherSizes(plannedFor(free, 200), free, held, wattAndLess()));
 }
 
 }  // namespace

@@ -41,17 +41,17 @@ DeviceProfile withStore() {
 
 // ---- a machine that knows copies and nothing else ---------------------------------------------
 
-uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 0x9e3779b97f4a7c15ULL + b).next(); }
+uint64_t mixed(uint64_t a, uint64_t b) { return Random(a * 0x9e3779b97f4a7c15ULL + b).next(); }
 
 // Runs the nodes in any order. What an op computes depends on which op it is and on the bits that
 // it reads (running statistics left out); so a wrong version anywhere shows in what follows.
-class Machine {
+class CopyMachine {
  public:
-  Machine(const Graph& graph, const RewrittenGraph& rewritten)
+  CopyMachine(const Graph& graph, const RewrittenGraph& rewritten)
       : graph_(graph), rewritten_(rewritten), contents_(rewritten.copies().size()) {
     for (size_t c = 0; c < contents_.size(); ++c) {
       const RewrittenCopy& copy = rewritten.copies()[c];
-      if (copy.from < 0) contents_[c] = mix(1, static_cast<uint64_t>(copy.value.index));
+      if (copy.from < 0) contents_[c] = mixed(1, static_cast<uint64_t>(copy.value.index));
     }
   }
 
@@ -92,15 +92,15 @@ class Machine {
 
   void compute(const RewrittenNode& node) {
     const auto& statistics = graph_.op(node.op).statistics;
-    uint64_t sum = mix(2, static_cast<uint64_t>(node.op.index));
+    uint64_t sum = mixed(2, static_cast<uint64_t>(node.op.index));
     for (const Use& use : node.reads) {
       if (std::binary_search(statistics.begin(), statistics.end(), valueOf(use.copy))) continue;
-      sum = mix(sum, *at(use.copy));
+      sum = mixed(sum, *at(use.copy));
     }
     if (graph_.op(node.op).random) {
-      if (node.kind == NodeKind::kOp) saved_[node.op.index] = generator_ = mix(generator_, 3);
+      if (node.kind == NodeKind::kOp) saved_[node.op.index] = generator_ = mixed(generator_, 3);
       ASSERT_TRUE(saved_.count(node.op.index)) << "drawn again before it was drawn";
-      sum = mix(sum, saved_[node.op.index]);
+      sum = mixed(sum, saved_[node.op.index]);
     }
     if (node.kind == NodeKind::kOp) {
       first_reads[node.op.index] = sum;
@@ -109,7 +109,7 @@ class Machine {
     }
     for (const Use& use : node.writes) {
       const uint64_t old = use.version > 0 ? at(use.copy).value() : 0;
-      at(use.copy) = mix(mix(old, sum), static_cast<uint64_t>(valueOf(use.copy).index));
+      at(use.copy) = mixed(mixed(old, sum), static_cast<uint64_t>(valueOf(use.copy).index));
     }
   }
 
@@ -215,7 +215,7 @@ void expectSameStep(const Graph& graph, const Schedule& schedule) {
   nothing.graph_signature = graph.signature();
   nothing.num_ops = graph.numOps();
   const RewrittenGraph plain = nothing.rewrittenGraph(graph);
-  Machine reference(graph, plain);
+  CopyMachine reference(graph, plain);
   for (const int32_t node : asListed(plain)) reference.run(node);
 
   const RewrittenGraph rewritten = schedule.rewrittenGraph(graph);
@@ -225,7 +225,7 @@ void expectSameStep(const Graph& graph, const Schedule& schedule) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const auto order = seed == 0 ? asListed(rewritten) : shuffled(rewritten, seed);
     ASSERT_EQ(order.size(), rewritten.nodes().size()) << "the edges lead in a circle";
-    Machine machine(graph, rewritten);
+    CopyMachine machine(graph, rewritten);
     for (const int32_t node : order) ASSERT_NO_FATAL_FAILURE(machine.run(node));
     ASSERT_EQ(machine.first_reads, reference.first_reads);
     for (const auto& [op, sum] : machine.replays) {

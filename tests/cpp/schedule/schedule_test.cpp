@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-GraphBuilder threeOps() {
+GraphBuilder threeOpGraph() {
   GraphBuilder g;
   const ValueId x = g.input(8);
   const ValueId a = g.op("relu").reads({x}).makes(10);
@@ -122,13 +122,13 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 template <class Matcher>
-void expectRefused(const std::string& text, const Matcher& says) {
+void expectScheduleRefused(const std::string& text, const Matcher& says) {
   EXPECT_THAT([&] { Schedule::fromJson(text); }, ThrowsMessage<FormatError>(says))
       << text.substr(0, 400);
 }
 
 TEST(Schedule, FilesOfOlderVersionsNameNoStart) {
-  const Graph graph = threeOps().build();
+  const Graph graph = threeOpGraph().build();
   const Schedule whole = scheduleWithEverything(graph);
   Schedule older = whole;
   older.start = "";
@@ -158,7 +158,7 @@ TEST(Schedule, BesideMoreHasGreaterFiguresInBytesAlone) {
 }
 
 TEST(ScheduleJson, KeepsEveryFieldToTheBit) {
-  const Schedule schedule = scheduleWithEverything(threeOps().build());
+  const Schedule schedule = scheduleWithEverything(threeOpGraph().build());
   expectSame(schedule, Schedule::fromJson(schedule.toJson()));
 }
 
@@ -200,14 +200,14 @@ TEST(ScheduleJson, KeepsRandomPlansAndSharesEqualRecipes) {
 }
 
 TEST(ScheduleJson, IsAFlatListOfActionsForPeople) {
-  const std::string text = scheduleWithEverything(threeOps().build()).toJson();
+  const std::string text = scheduleWithEverything(threeOpGraph().build()).toJson();
   EXPECT_THAT(text, HasSubstr(R"({"at":2,"when":"before","do":"free","value":1})"));
   EXPECT_THAT(text, HasSubstr(R"({"at":2,"when":"before","do":"recompute","ops":[0,1]})"));
   EXPECT_THAT(text, HasSubstr(R"({"at":2,"when":"after","do":"retain","value":1})"));
 }
 
 TEST(ScheduleJson, DoesNotWriteWhatItCouldNotRead) {
-  const Graph graph = threeOps().build();
+  const Graph graph = threeOpGraph().build();
   const auto expectUnwritable = [&](auto spoil, const char* says) {
     Schedule schedule = scheduleWithEverything(graph);
     spoil(schedule);
@@ -231,26 +231,26 @@ TEST(ScheduleJson, DoesNotWriteWhatItCouldNotRead) {
 }
 
 TEST(ScheduleJson, SaysWhichVersionsItReads) {
-  const std::string text = scheduleWithEverything(threeOps().build()).toJson();
-  expectRefused(replaced(text, "\"version\": 1", "\"version\": 7"),
-                AllOf(HasSubstr("version 7 cannot be read"), HasSubstr("reads version 1")));
-  expectRefused(replaced(text, "poet-schedule", "poet-graph"),
-                HasSubstr("this is not a poet-schedule file"));
+  const std::string text = scheduleWithEverything(threeOpGraph().build()).toJson();
+  expectScheduleRefused(replaced(text, "\"version\": 1", "\"version\": 7"),
+                        AllOf(HasSubstr("version 7 cannot be read"), HasSubstr("reads version 1")));
+  expectScheduleRefused(replaced(text, "poet-schedule", "poet-graph"),
+                        HasSubstr("this is not a poet-schedule file"));
 }
 
 TEST(ScheduleJson, RejectsAHugeStepWithoutAllocatingForIt) {
-  const std::string text = scheduleWithEverything(threeOps().build()).toJson();
+  const std::string text = scheduleWithEverything(threeOpGraph().build()).toJson();
   for (const char* huge : {"1000000000000", "2147483647", "9223372036854775807",
                            "18446744073709551616", "1e12", "-1"}) {
-    expectRefused(replaced(text, "\"num_ops\": 3", std::string("\"num_ops\": ") + huge),
-                  HasSubstr("schedule.num_ops"));
+    expectScheduleRefused(replaced(text, "\"num_ops\": 3", std::string("\"num_ops\": ") + huge),
+                          HasSubstr("schedule.num_ops"));
   }
 }
 
 TEST(ScheduleJson, NamesTheFieldThatIsWrong) {
-  const std::string text = scheduleWithEverything(threeOps().build()).toJson();
+  const std::string text = scheduleWithEverything(threeOpGraph().build()).toJson();
   const auto refused = [&](const char* from, const char* to, const char* says) {
-    expectRefused(replaced(text, from, to), HasSubstr(says));
+    expectScheduleRefused(replaced(text, from, to), HasSubstr(says));
   };
   refused("\"at\":2", "\"at\":4", "actions[0].at: expected an integer in [0, 3], got 4");
   refused("\"at\":2,\"when\":\"after\"", "\"at\":3,\"when\":\"after\"",
@@ -283,7 +283,7 @@ TEST(ScheduleJson, NamesTheFieldThatIsWrong) {
 }
 
 TEST(ScheduleJson, RejectsTheDocumentCutShortAnywhere) {
-  const std::string text = scheduleWithEverything(threeOps().build()).toJson();
+  const std::string text = scheduleWithEverything(threeOpGraph().build()).toJson();
   for (size_t length = 0; length + 1 < text.size(); ++length) {
     EXPECT_THAT([&] { Schedule::fromJson(std::string_view(text).substr(0, length)); },
                 ThrowsMessage<FormatError>(HasSubstr("schedule: not valid JSON, or cut short")));
@@ -313,7 +313,7 @@ TEST(ScheduleJson, SurvivesRandomDamage) {
 
 TEST(ScheduleFile, IsReadBackAndNamedInErrors) {
   const TemporaryFolder folder;
-  const Schedule schedule = scheduleWithEverything(threeOps().build());
+  const Schedule schedule = scheduleWithEverything(threeOpGraph().build());
   schedule.save(folder / "plan.json");
   expectSame(schedule, Schedule::load(folder / "plan.json"));
   folder.write("cut.json", schedule.toJson().substr(0, 200));
@@ -326,8 +326,8 @@ TEST(ScheduleFile, IsReadBackAndNamedInErrors) {
 // ---- against a graph --------------------------------------------------------------------------
 
 TEST(ScheduleCheck, NamesBothSignatures) {
-  const Graph mine(threeOps().ops, threeOps().valuesWithDeaths(), 0, 0xabc);
-  const Graph other(threeOps().ops, threeOps().valuesWithDeaths(), 0, 0xdef);
+  const Graph mine(threeOpGraph().ops, threeOpGraph().valuesWithDeaths(), 0, 0xabc);
+  const Graph other(threeOpGraph().ops, threeOpGraph().valuesWithDeaths(), 0, 0xdef);
   EXPECT_NO_THROW(scheduleWithEverything(mine).checkAgainst(mine));
   EXPECT_THAT(
       [&] { scheduleWithEverything(mine).checkAgainst(other); },
@@ -336,7 +336,7 @@ TEST(ScheduleCheck, NamesBothSignatures) {
 }
 
 TEST(ScheduleCheck, RejectsWhatDoesNotFitTheGraph) {
-  const Graph graph = threeOps().build();
+  const Graph graph = threeOpGraph().build();
   const auto refused = [&](auto spoil, const char* says) {
     Schedule schedule = scheduleWithEverything(graph);
     spoil(schedule);
@@ -371,7 +371,7 @@ TEST(ScheduleNames, AreThoseOfTheInterface) {
 }
 
 TEST(ScheduleActions, AreCountedByKind) {
-  const Schedule schedule = scheduleWithEverything(threeOps().build());
+  const Schedule schedule = scheduleWithEverything(threeOpGraph().build());
   EXPECT_EQ(schedule.countActions(ActionKind::kFree), 2);
   EXPECT_EQ(schedule.countActions(ActionKind::kRecompute), 1);
   EXPECT_EQ(schedule.countActions(ActionKind::kRetain), 1);

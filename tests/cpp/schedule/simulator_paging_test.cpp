@@ -45,8 +45,8 @@ void expectRefused(const Graph& graph, const Schedule& schedule, const Matcher& 
 }
 
 // Ops of 4 seconds: x 8 | make: a 100 | f: b 50 | g(b): c 20 | h(c): d 10 | last(d, a): e 4
-struct Chain {
-  Chain() {
+struct ChainOfFive {
+  ChainOfFive() {
     x = g.input(8);
     a = g.op("make").reads({x}).seconds(4).makes(100);
     b = g.op("f").reads({a}).seconds(4).makes(50);
@@ -60,14 +60,14 @@ struct Chain {
 };
 
 // Out after its last use, free, back before its next.
-PlanBuilder aGoesAndComesBack(const Chain& chain, const Graph& graph) {
+PlanBuilder aGoesAndComesBack(const ChainOfFive& chain, const Graph& graph) {
   return PlanBuilder(graph).before(2).pageOut(chain.a).free(chain.a).before(4).pageIn(chain.a);
 }
 
 // ---- blocking ---------------------------------------------------------------------------------
 
 TEST(SimulatorPaging, BlockingTransfersCostTheirTimeAndTheirEnergy) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   const auto result = simulate(graph, aGoesAndComesBack(chain, graph).build(), device());
   const double out = 0.5 + 100 / 100.0;
@@ -86,7 +86,7 @@ TEST(SimulatorPaging, BlockingTransfersCostTheirTimeAndTheirEnergy) {
 }
 
 TEST(SimulatorPaging, TransfersInOneGapWakeTheStoreOnce) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   // After op 1 and before op 2 is one gap.
   const auto result = simulate(graph,
@@ -140,7 +140,7 @@ TEST(SimulatorPaging, SizesBeyondFourGigabytesAreExact) {
 // ---- memory -----------------------------------------------------------------------------------
 
 TEST(SimulatorPaging, MemoryIsTakenFromTheStartOfAPageIn) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   for (const int channels : {0, 1, 2}) {
     auto plan = PlanBuilder(graph);
@@ -151,7 +151,7 @@ TEST(SimulatorPaging, MemoryIsTakenFromTheStartOfAPageIn) {
 }
 
 TEST(SimulatorPaging, APageInCanBeThePeak) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   const auto result = simulate(graph,
                                PlanBuilder(graph)
@@ -253,7 +253,7 @@ TEST(SimulatorPaging, AStaleCopyIsRefusedWithBothVersions) {
 }
 
 TEST(SimulatorPaging, ACopyStaysGoodForTheVersionThatItWasMadeOf) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   const auto result = simulate(graph,
                                PlanBuilder(graph)
@@ -289,7 +289,7 @@ TEST(SimulatorPaging, AReplayFindsWhatAPageInBrought) {
 // ---- refusals ---------------------------------------------------------------------------------
 
 TEST(SimulatorPaging, RefusalsNameTheOpAndTheValue) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   const auto plan = [&] { return PlanBuilder(graph); };
   expectRefused(
@@ -309,7 +309,7 @@ TEST(SimulatorPaging, RefusalsNameTheOpAndTheValue) {
 }
 
 TEST(SimulatorPaging, WhatIsNotTheFrameworksIsNotPaged) {
-  Chain chain;
+  ChainOfFive chain;
   chain.g.notEvictable(chain.a);
   const Graph graph = chain.g.build();
   expectRefused(graph, PlanBuilder(graph).before(2).pageOut(chain.a).build(),
@@ -317,7 +317,7 @@ TEST(SimulatorPaging, WhatIsNotTheFrameworksIsNotPaged) {
 }
 
 TEST(SimulatorPaging, ADeviceWithoutAStorePagesNothing) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   DeviceProfile none = device();
   none.store_read_rate = 0;
@@ -331,7 +331,7 @@ TEST(SimulatorPaging, ADeviceWithoutAStorePagesNothing) {
 // ---- beside ops -------------------------------------------------------------------------------
 
 TEST(SimulatorPaging, WithDmaATransferRunsBesideTheOps) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   // Out: 8 to 9.5 beside op 2. Free before op 3 at 12: done. In: 12 to 12.75 beside op 3.
   const auto result = simulate(
@@ -345,7 +345,7 @@ TEST(SimulatorPaging, WithDmaATransferRunsBesideTheOps) {
 }
 
 TEST(SimulatorPaging, AFreeWaitsForThePageOut) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   // Out: 8 to 9.5; the free waits. In: 17.5 (before op 4) to 18.25; op 4 waits.
   const auto result = simulate(graph, aGoesAndComesBack(chain, graph).build(), device(1));
@@ -354,7 +354,7 @@ TEST(SimulatorPaging, AFreeWaitsForThePageOut) {
 }
 
 TEST(SimulatorPaging, ANaturalDeathWaitsForThePageOut) {
-  Chain chain;
+  ChainOfFive chain;
   chain.g.values[0].bytes = 800;  // x
   chain.g.diesAfter(chain.x, OpId(1));
   const Graph graph = chain.g.build();
@@ -378,7 +378,7 @@ TEST(SimulatorPaging, AWriteWaitsForThePageOutAndAReadDoesNot) {
 }
 
 TEST(SimulatorPaging, AnOpAReplayAndAPageOutWaitForThePageIn) {
-  const Chain chain;
+  const ChainOfFive chain;
   const Graph graph = chain.g.build();
   const auto plan = [&] {
     return PlanBuilder(graph).before(1).pageOut(chain.x).before(2).free(chain.x);

@@ -29,7 +29,7 @@ DeviceProfile profile() {
 }
 
 template <class Matcher>
-void expectRefused(const Graph& graph, const Schedule& schedule, const Matcher& says) {
+void expectStepRefused(const Graph& graph, const Schedule& schedule, const Matcher& says) {
   EXPECT_THAT([&] { simulate(graph, schedule, profile()); }, ThrowsMessage<ScheduleError>(says));
 }
 
@@ -207,10 +207,10 @@ TEST(Simulator, ANaturalDeathAfterAnOpIsThereUntilTheNextOne) {
   const Graph graph = l.g.build();
   EXPECT_NO_THROW(simulate(graph, PlanBuilder(graph).after(1).recompute({1}).build(), profile()))
       << "a, which op 1 reads, is still there right after op 1";
-  expectRefused(graph, PlanBuilder(graph).before(2).recompute({1}).build(),
-                AllOf(HasSubstr("before op 2 (c)"),
-                      HasSubstr("recompute of op 1 (b) needs value 1 in version 0"),
-                      HasSubstr("which died before op 2 (c)")));
+  expectStepRefused(graph, PlanBuilder(graph).before(2).recompute({1}).build(),
+                    AllOf(HasSubstr("before op 2 (c)"),
+                          HasSubstr("recompute of op 1 (b) needs value 1 in version 0"),
+                          HasSubstr("which died before op 2 (c)")));
 }
 
 TEST(Simulator, ARetainedValueSurvivesItsNaturalDeathUntilItIsFreed) {
@@ -266,9 +266,9 @@ TEST(Simulator, AWriteToAnInputMakesTheRecomputeStale) {
   const Graph graph = g.build();
   EXPECT_NO_THROW(
       simulate(graph, PlanBuilder(graph).before(2).free(a).recompute({0}).build(), profile()));
-  expectRefused(graph, PlanBuilder(graph).before(2).free(a).before(3).recompute({0}).build(),
-                AllOf(HasSubstr("before op 3 (sum)"), HasSubstr("recompute of op 0 (relu)"),
-                      HasSubstr("needs value 0 in version 0 and finds version 1")));
+  expectStepRefused(graph, PlanBuilder(graph).before(2).free(a).before(3).recompute({0}).build(),
+                    AllOf(HasSubstr("before op 3 (sum)"), HasSubstr("recompute of op 0 (relu)"),
+                          HasSubstr("needs value 0 in version 0 and finds version 1")));
 }
 
 TEST(Simulator, AChainThatLeavesOutAWriterIsStale) {
@@ -281,14 +281,15 @@ TEST(Simulator, AChainThatLeavesOutAWriterIsStale) {
   const Graph graph = g.build();
   EXPECT_NO_THROW(simulate(graph, PlanBuilder(graph).before(3).free(a).recompute({0, 1, 2}).build(),
                            profile()));
-  expectRefused(graph, PlanBuilder(graph).before(3).free(a).recompute({0, 1}).build(),
-                AllOf(HasSubstr("yields value 1 in version 1"), HasSubstr("its version is 2")));
-  expectRefused(graph, PlanBuilder(graph).before(3).free(a).recompute({0}).build(),
-                HasSubstr("in version 0"));
-  expectRefused(graph, PlanBuilder(graph).before(3).free(a).recompute({0, 2}).build(),
-                AllOf(HasSubstr("op 2 (relu_) needs value 1 in version 1 and finds version 0")));
-  expectRefused(graph, PlanBuilder(graph).before(3).recompute({0}).build(),
-                HasSubstr("leaves out a write"));
+  expectStepRefused(graph, PlanBuilder(graph).before(3).free(a).recompute({0, 1}).build(),
+                    AllOf(HasSubstr("yields value 1 in version 1"), HasSubstr("its version is 2")));
+  expectStepRefused(graph, PlanBuilder(graph).before(3).free(a).recompute({0}).build(),
+                    HasSubstr("in version 0"));
+  expectStepRefused(
+      graph, PlanBuilder(graph).before(3).free(a).recompute({0, 2}).build(),
+      AllOf(HasSubstr("op 2 (relu_) needs value 1 in version 1 and finds version 0")));
+  expectStepRefused(graph, PlanBuilder(graph).before(3).recompute({0}).build(),
+                    HasSubstr("leaves out a write"));
 }
 
 TEST(Simulator, AValueComesBackInItsLastVersionAlone) {
@@ -301,11 +302,11 @@ TEST(Simulator, AValueComesBackInItsLastVersionAlone) {
   const Graph graph = g.build();
   EXPECT_NO_THROW(
       simulate(graph, PlanBuilder(graph).before(3).free(a).recompute({0, 2}).build(), profile()));
-  expectRefused(graph, PlanBuilder(graph).before(1).free(a).before(2).recompute({0}).build(),
-                AllOf(HasSubstr("before op 2 (add_)"), HasSubstr("recompute of op 0 (conv)"),
-                      HasSubstr("still to be written by op 2 (add_)")));
-  expectRefused(graph, PlanBuilder(graph).before(2).recompute({0}).build(),
-                HasSubstr("still to be written"));
+  expectStepRefused(graph, PlanBuilder(graph).before(1).free(a).before(2).recompute({0}).build(),
+                    AllOf(HasSubstr("before op 2 (add_)"), HasSubstr("recompute of op 0 (conv)"),
+                          HasSubstr("still to be written by op 2 (add_)")));
+  expectStepRefused(graph, PlanBuilder(graph).before(2).recompute({0}).build(),
+                    HasSubstr("still to be written"));
 }
 
 TEST(Simulator, EachChainOpFindsOutsideInputsAsItReadThem) {
@@ -354,7 +355,7 @@ TEST(Simulator, AnOpThatReadsOnlyShapesRunsWithoutItsInput) {
 TEST(Simulator, RejectsAUseOfAnAbsentValue) {
   const Chain chain;
   const Graph graph = chain.g.build();
-  expectRefused(
+  expectStepRefused(
       graph, PlanBuilder(graph).before(2).free(chain.a).build(),
       AllOf(HasSubstr("op 3 (h) needs value 1 in version 0"),
             HasSubstr("which was freed before op 2 (g)"), HasSubstr("did not come back")));
@@ -363,48 +364,50 @@ TEST(Simulator, RejectsAUseOfAnAbsentValue) {
 TEST(Simulator, RejectsAValueThatIsMissingAtTheEnd) {
   const Chain chain;
   const Graph graph = chain.g.build();
-  expectRefused(graph, PlanBuilder(graph).before(4).free(chain.loss).build(),
-                AllOf(HasSubstr("value 4 outlives the step and is missing at its end in version 0"),
-                      HasSubstr("freed before the end of the step")));
+  expectStepRefused(
+      graph, PlanBuilder(graph).before(4).free(chain.loss).build(),
+      AllOf(HasSubstr("value 4 outlives the step and is missing at its end in version 0"),
+            HasSubstr("freed before the end of the step")));
   const auto brought_back = PlanBuilder(graph).before(1).free(chain.x).build();
-  expectRefused(graph, brought_back, HasSubstr("value 0 outlives the step"));
+  expectStepRefused(graph, brought_back, HasSubstr("value 0 outlives the step"));
 }
 
 TEST(Simulator, RejectsARecomputeWhoseInputsAreAway) {
   const Chain chain;
   const Graph graph = chain.g.build();
-  expectRefused(graph, PlanBuilder(graph).before(2).free(chain.a).before(3).recompute({1}).build(),
-                HasSubstr("recompute of op 1 (f) needs value 1 in version 0"));
+  expectStepRefused(graph,
+                    PlanBuilder(graph).before(2).free(chain.a).before(3).recompute({1}).build(),
+                    HasSubstr("recompute of op 1 (f) needs value 1 in version 0"));
 }
 
 TEST(Simulator, RejectsAFreeOfWhatIsNotThere) {
   const Chain chain;
   const Graph graph = chain.g.build();
-  expectRefused(graph, PlanBuilder(graph).before(2).free(chain.a).free(chain.a).build(),
-                HasSubstr("before op 2 (g): free of value 1, which was freed before op 2 (g)"));
-  expectRefused(graph, PlanBuilder(graph).before(0).free(chain.a).build(),
-                HasSubstr("free of value 1, which is not made before op 0 (relu)"));
+  expectStepRefused(graph, PlanBuilder(graph).before(2).free(chain.a).free(chain.a).build(),
+                    HasSubstr("before op 2 (g): free of value 1, which was freed before op 2 (g)"));
+  expectStepRefused(graph, PlanBuilder(graph).before(0).free(chain.a).build(),
+                    HasSubstr("free of value 1, which is not made before op 0 (relu)"));
 }
 
 TEST(Simulator, RejectsWhatMayNotLeaveOrComeBack) {
   Chain chain;
   chain.g.notEvictable(chain.a);
   const Graph graph = chain.g.build();
-  expectRefused(graph, PlanBuilder(graph).before(2).free(chain.a).build(),
-                HasSubstr("not evictable"));
+  expectStepRefused(graph, PlanBuilder(graph).before(2).free(chain.a).build(),
+                    HasSubstr("not evictable"));
   const auto after_death = PlanBuilder(graph).before(4).recompute({0}).build();
-  expectRefused(graph, after_death, HasSubstr("brings back value 1, which is not evictable"));
+  expectStepRefused(graph, after_death, HasSubstr("brings back value 1, which is not evictable"));
 }
 
 TEST(Simulator, RejectsARetainAnywhereButAfterTheLastShowing) {
   const Lifetimes l;
   const Graph graph = l.g.build();
   const auto says = HasSubstr("allowed only after op 1 (b), the last op that shows it");
-  expectRefused(graph, PlanBuilder(graph).after(0).retain(l.a).build(), says);
-  expectRefused(graph, PlanBuilder(graph).before(1).retain(l.a).build(), says);
-  expectRefused(graph, PlanBuilder(graph).before(2).retain(l.a).build(), says);
-  expectRefused(graph, PlanBuilder(graph).after(1).free(l.a).retain(l.a).build(),
-                HasSubstr("retain of value 1"));
+  expectStepRefused(graph, PlanBuilder(graph).after(0).retain(l.a).build(), says);
+  expectStepRefused(graph, PlanBuilder(graph).before(1).retain(l.a).build(), says);
+  expectStepRefused(graph, PlanBuilder(graph).before(2).retain(l.a).build(), says);
+  expectStepRefused(graph, PlanBuilder(graph).after(1).free(l.a).retain(l.a).build(),
+                    HasSubstr("retain of value 1"));
 }
 
 TEST(Simulator, RejectsChainsThatAreNone) {
@@ -419,7 +422,7 @@ TEST(Simulator, RejectsChainsThatAreNone) {
   g.op("sum").reads({a, b, c, d}).makes(1);                        // 6
   const Graph graph = g.build();
   const auto refused = [&](std::initializer_list<int64_t> ops, int64_t at, const char* says) {
-    expectRefused(graph, PlanBuilder(graph).before(at).recompute(ops).build(), HasSubstr(says));
+    expectStepRefused(graph, PlanBuilder(graph).before(at).recompute(ops).build(), HasSubstr(says));
   };
   refused({}, 6, "recompute of nothing");
   refused({1}, 6, "op 1 (aten::view), which makes no value");
@@ -436,22 +439,22 @@ TEST(Simulator, RejectsASecondRunBeforeTheFirstEvenRightAfterAnother) {
   const Chain chain;
   const Graph graph = chain.g.build();
   EXPECT_NO_THROW(simulate(graph, PlanBuilder(graph).after(1).recompute({1}).build(), profile()));
-  expectRefused(graph, PlanBuilder(graph).after(1).recompute({2}).build(),
-                HasSubstr("has not run yet"));
+  expectStepRefused(graph, PlanBuilder(graph).after(1).recompute({2}).build(),
+                    HasSubstr("has not run yet"));
 }
 
 TEST(Simulator, RejectsSchedulesOfOtherGraphs) {
   const Graph graph = Chain().g.build();
   const Graph other = Lifetimes().g.build();
-  expectRefused(graph, PlanBuilder(other).build(), HasSubstr("made for another graph"));
+  expectStepRefused(graph, PlanBuilder(other).build(), HasSubstr("made for another graph"));
 }
 
 TEST(Simulator, RejectsPagingWithoutAStore) {
   const Chain chain;
   const Graph graph = chain.g.build();
   for (ActionKind kind : {ActionKind::kPageOut, ActionKind::kPageIn}) {
-    expectRefused(graph, PlanBuilder(graph).before(2).add(kind, chain.a.index).build(),
-                  AllOf(HasSubstr("before op 2"), HasSubstr("has no store")));
+    expectStepRefused(graph, PlanBuilder(graph).before(2).add(kind, chain.a.index).build(),
+                      AllOf(HasSubstr("before op 2"), HasSubstr("has no store")));
   }
 }
 
@@ -460,7 +463,7 @@ TEST(Simulator, RejectsBytesBeyondAnInt64InsteadOfOverflowing) {
   const ValueId a = g.op("a").makes(int64_t{1} << 62);
   g.op("b").reads({a}).makes(1);
   const Graph graph = g.build();
-  expectRefused(graph, PlanBuilder(graph).before(1).recompute({0}).build(), HasSubstr("2^63"));
+  expectStepRefused(graph, PlanBuilder(graph).before(1).recompute({0}).build(), HasSubstr("2^63"));
 }
 
 TEST(Simulator, RejectsANegativeGeneratorState) {

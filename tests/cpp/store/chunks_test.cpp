@@ -10,23 +10,23 @@
 namespace poet::store {
 namespace {
 
-constexpr int64_t kSizes[] = {0,
-                              1,
-                              4095,
-                              4096,
-                              4097,
-                              131071,
-                              131072,
-                              131073,
-                              1000003,
-                              8 << 20,
-                              (8 << 20) + 1,
-                              (20 << 20) - 1,
-                              5 << 20,
-                              70000,
-                              262144,
-                              12345678,
-                              int64_t{5} << 30};
+constexpr int64_t kTailSizes[] = {0,
+                                  1,
+                                  4095,
+                                  4096,
+                                  4097,
+                                  131071,
+                                  131072,
+                                  131073,
+                                  1000003,
+                                  8 << 20,
+                                  (8 << 20) + 1,
+                                  (20 << 20) - 1,
+                                  5 << 20,
+                                  70000,
+                                  262144,
+                                  12345678,
+                                  int64_t{5} << 30};
 
 std::vector<std::byte> randomBytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -42,7 +42,7 @@ uint64_t hashOf(const std::vector<std::byte>& bytes, uint64_t seed = 1, uint64_t
 }
 
 TEST(ChunkLayoutTest, ChunksCoverTheValueInWholeBlocks) {
-  for (const int64_t bytes : kSizes) {
+  for (const int64_t bytes : kTailSizes) {
     const ChunkLayout layout(bytes);
     int64_t data_bytes = 0;
     int64_t value_bytes = 0;
@@ -61,7 +61,7 @@ TEST(ChunkLayoutTest, ChunksCoverTheValueInWholeBlocks) {
 }
 
 TEST(ChunkLayoutTest, ParityOfALongValueIsAThirtySecond) {
-  for (const int64_t bytes : kSizes) {
+  for (const int64_t bytes : kTailSizes) {
     const ChunkLayout layout(bytes);
     if (bytes >= 128 << 10) {
       EXPECT_LE(layout.parityBytes() * 32, layout.dataBytes()) << bytes;

@@ -12,7 +12,7 @@ namespace poet::store {
 namespace {
 
 constexpr int kDepth = 4;
-constexpr int64_t kBytes = 64 << 10;
+constexpr int64_t kOneWrite = 64 << 10;
 
 class IoEngineTest : public StoreTest, public ::testing::WithParamInterface<IoPath> {
  protected:
@@ -21,7 +21,7 @@ class IoEngineTest : public StoreTest, public ::testing::WithParamInterface<IoPa
     engine_ = openEngine(GetParam(), true, kDepth);
     if (engine_ == nullptr) GTEST_SKIP() << "not on this machine";
     file_ = std::make_unique<PageFile>(directory_);
-    file_->growTo(16 * kBytes);
+    file_->growTo(16 * kOneWrite);
   }
 
   // Everything at `offsets`, kDepth at once.
@@ -32,13 +32,13 @@ class IoEngineTest : public StoreTest, public ::testing::WithParamInterface<IoPa
     const auto take = [&] {
       IoRequest* const request = engine_->take(true);
       ASSERT_NE(request, nullptr);
-      EXPECT_EQ(request->answer, kBytes);
+      EXPECT_EQ(request->answer, kOneWrite);
       EXPECT_TRUE(back.insert(request).second) << "given back twice";
       --under_way;
     };
     for (size_t i = 0; i < offsets.size(); ++i) {
       if (under_way == kDepth) take();
-      requests[i] = file_->request(kind, data + offsets[i], kBytes, offsets[i]);
+      requests[i] = file_->request(kind, data + offsets[i], kOneWrite, offsets[i]);
       engine_->submit(&requests[i]);
       ++under_way;
     }
@@ -49,7 +49,7 @@ class IoEngineTest : public StoreTest, public ::testing::WithParamInterface<IoPa
 
   std::vector<int64_t> everyOffset() const {
     std::vector<int64_t> offsets;
-    for (int64_t at = 0; at < file_->bytes(); at += kBytes) offsets.push_back(at);
+    for (int64_t at = 0; at < file_->bytes(); at += kOneWrite) offsets.push_back(at);
     return offsets;
   }
 
@@ -78,9 +78,9 @@ TEST_P(IoEngineTest, GivesEveryRequestBackOnce) {
 }
 
 TEST_P(IoEngineTest, AFailureIsAnAnswer) {
-  const AlignedBuffer buffer(kBytes);
+  const AlignedBuffer buffer(kOneWrite);
   for (const Transfer kind : {Transfer::kRead, Transfer::kWrite}) {
-    IoRequest request = file_->request(kind, buffer.data(), kBytes, 0);
+    IoRequest request = file_->request(kind, buffer.data(), kOneWrite, 0);
     request.fd = -1;
     engine_->submit(&request);
     ASSERT_EQ(engine_->take(true), &request);
@@ -101,10 +101,10 @@ TEST(IoEngineRing, GoesOnWithoutItsDescriptor) {
       ASSERT_EQ(::close(std::stoi(entry.path().filename())), 0);
     }
   }
-  const AlignedBuffer buffer(kBytes);
+  const AlignedBuffer buffer(kOneWrite);
   const PageFile file(PageStore::open("")->directory());
   for (int i = 0; i < 3 * kDepth; ++i) {
-    IoRequest request = file.request(Transfer::kRead, buffer.data(), kBytes, 0);
+    IoRequest request = file.request(Transfer::kRead, buffer.data(), kOneWrite, 0);
     engine->submit(&request);
     ASSERT_EQ(engine->take(true), &request);
     EXPECT_EQ(request.answer, 0) << "the end of an empty file";

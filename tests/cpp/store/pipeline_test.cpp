@@ -20,11 +20,11 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using Ticket = TransferQueue::Ticket;
 
-constexpr int64_t kSizes[] = {5000, 3000001, 0, 131072, 1, 9 << 20, 4096, 700000};
+constexpr int64_t kPipedSizes[] = {5000, 3000001, 0, 131072, 1, 9 << 20, 4096, 700000};
 
 std::vector<Bytes> someValues(uint64_t seed) {
   std::vector<Bytes> values;
-  for (const int64_t bytes : kSizes)
+  for (const int64_t bytes : kPipedSizes)
     values.push_back(randomValue(bytes, seed + static_cast<uint64_t>(bytes)));
   return values;
 }
@@ -97,10 +97,10 @@ TEST_P(StorePipeline, GivesBackWhatItWasGivenWhileMuchIsUnderWay) {
       kept.emplace_back(queue_->wait(writes[i]), values[i]);
   }
   const StoreCounters counters = queue_->counters();
-  EXPECT_EQ(counters.writes, 4 * std::ssize(kSizes));
-  EXPECT_EQ(counters.reads, 3 * std::ssize(kSizes));
+  EXPECT_EQ(counters.writes, 4 * std::ssize(kPipedSizes));
+  EXPECT_EQ(counters.reads, 3 * std::ssize(kPipedSizes));
   EXPECT_EQ(counters.retries + counters.repaired_chunks, 0);
-  EXPECT_EQ(store_->slotsInUse(), std::ssize(kSizes));
+  EXPECT_EQ(store_->slotsInUse(), std::ssize(kPipedSizes));
 }
 
 TEST_P(StorePipeline, TheWayIsTheOneThatWasAskedFor) {
@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, StoreFaultUnderWay, everyFaultOnEveryWay(), nam
 TEST_P(StoreFaultUnderWay, EveryTransferEndsWholeOrInAnError) {
   const auto& [fault_case, way] = GetParam();
   if (!works(way)) GTEST_SKIP() << "no io_uring here";
-  const int64_t transfers = std::ssize(kSizes) - 1;  // zero bytes transfer nothing
+  const int64_t transfers = std::ssize(kPipedSizes) - 1;  // zero bytes transfer nothing
   for (int64_t nth = 1; nth <= transfers; ++nth) {
     const auto store = std::make_shared<FileStore>(directory_, way.options);
     TransferQueue queue(store);

@@ -12,10 +12,10 @@
 
 namespace poet::testing {
 
-class RandomGraph {
+class SmallRandomGraph {
  public:
   // `longer`: so many ops more, forward and backward each.
-  explicit RandomGraph(uint64_t seed, int longer = 0) : random_(seed), longer_(longer) {}
+  explicit SmallRandomGraph(uint64_t seed, int longer = 0) : random_(seed), longer_(longer) {}
 
   Graph make() {
     const int parameters = draw(1, 2);
@@ -121,6 +121,8 @@ class RandomGraph {
   std::vector<Value> values_;
 };
 
-inline Graph randomGraph(uint64_t seed, int longer = 0) { return RandomGraph(seed, longer).make(); }
+inline Graph smallRandomGraph(uint64_t seed, int longer = 0) {
+  return SmallRandomGraph(seed, longer).make();
+}
 
 }  // namespace poet::testing
