@@ -23,10 +23,37 @@ constexpr double kRelaxedShare = 0.5;
 constexpr int kMostFreeColumns = 8000;
 constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
+constexpr int kMostTightenings = 3;
 
-bool keepsDeadline(const Timeline& timeline, const ExactOptions& options) {
-  return !options.replay_seconds_limit ||
-         timeline.replay_seconds <= *options.replay_seconds_limit * (1 + kValueTolerance);
+// Beyond the deadline, as whoever simulates the plan sees it; 0 or below: it is kept.
+double secondsOver(const Problem& problem, const Timeline& timeline, const ExactOptions& options) {
+  if (!options.replay_seconds_limit) return 0;
+  return timeline.replay_seconds - *options.replay_seconds_limit -
+         kSecondsTolerance * problem.plain_seconds;
+}
+
+double mostSeconds(const Problem& problem, const ExactOptions& options) {
+  if (!options.replay_seconds_limit) return kInfinity;
+  return *options.replay_seconds_limit + kSecondsTolerance * problem.plain_seconds;
+}
+
+// A solver keeps the row of the deadline to its own tolerance, which is wider than ours: where that
+// lets a plan through that is too slow, again with a row that is tighter by more than that.
+// `solve(limit)` solves under a limit in seconds.
+template <typename Solve>
+SearchResult keepingDeadline(const Problem& problem, const ExactOptions& options,
+                             const Solve& solve) {
+  std::optional<double> limit = options.replay_seconds_limit;
+  SearchResult result = solve(limit);
+  double room = 2 * kValueTolerance * problem.plain_seconds;
+  for (int i = 0; i < kMostTightenings && result.plan && limit; ++i, room *= 10) {
+    const double over = secondsOver(problem, makeTimeline(problem, *result.plan), options);
+    if (over <= 0) break;
+    limit = *options.replay_seconds_limit - over - room;
+    if (*limit < 0) break;
+    result = solve(limit);
+  }
+  return result;
 }
 
 // Shortest paths know one weight: cost and deadline must be the same, and wake-ups nothing.
@@ -83,9 +110,8 @@ class LeastCost {
  private:
   void searchAllStates() {
     if (!statesDecide(problem_, options_)) return;
-    const double most = options_.replay_seconds_limit.value_or(kInfinity);
-    const StateSearchResult all = searchStates(
-        problem_, budget_, std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
+    const StateSearchResult all =
+        searchStates(problem_, budget_, mostSeconds(problem_, options_), deadline_);
     if (!all.complete) return;
     if (!all.plan) {
       result_.infeasible = !result_.plan;
@@ -96,19 +122,22 @@ class LeastCost {
   }
 
   SearchResult solve(bool relaxed, int rounds) {
-    const Program program(problem_, allCandidates(problem_, {.rounds = rounds}),
-                          {.budget_bytes = budget_,
-                           .replay_seconds_limit = options_.replay_seconds_limit,
-                           .relaxed = relaxed});
-    const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
-    return solveOnce(program, seconds, options_, start);
+    const auto within = [&](const std::optional<double>& limit) {
+      const Program program(
+          problem_, allCandidates(problem_, {.rounds = rounds}),
+          {.budget_bytes = budget_, .replay_seconds_limit = limit, .relaxed = relaxed});
+      const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
+      const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
+      return solveOnce(program, seconds, options_, start);
+    };
+    if (relaxed) return within(options_.replay_seconds_limit);
+    return keepingDeadline(problem_, options_, within);
   }
 
   void offer(const std::optional<ReplayPlan>& plan) {
     if (!plan) return;
     const Timeline timeline = makeTimeline(problem_, *plan);
-    if (timeline.peak_bytes > budget_ || !keepsDeadline(timeline, options_)) return;
+    if (timeline.peak_bytes > budget_ || secondsOver(problem_, timeline, options_) > 0) return;
     if (!result_.plan || timeline.replay_cost < cost_) {
       result_.plan = plan;
       cost_ = timeline.replay_cost;
@@ -155,11 +184,9 @@ class LeastPeak {
   // Is there a plan below the best peak? Until there is none.
   void searchAllStates() {
     if (!statesDecide(problem_, options_)) return;
-    const double most = options_.replay_seconds_limit.value_or(kInfinity);
     while (result_.plan && !isCloseEnough()) {
-      const StateSearchResult all =
-          searchStates(problem_, result_.peak_bytes - 1,
-                       std::isfinite(most) ? most * (1 + kValueTolerance) : most, deadline_);
+      const StateSearchResult all = searchStates(problem_, result_.peak_bytes - 1,
+                                                 mostSeconds(problem_, options_), deadline_);
       if (!all.complete) return;
       if (!all.plan) result_.bound_bytes = result_.peak_bytes;
       offer(all.plan ? all.plan : result_.plan);
@@ -167,15 +194,19 @@ class LeastPeak {
   }
 
   SearchResult solve(bool relaxed, int rounds) {
-    const Program program(problem_, allCandidates(problem_, {.rounds = rounds}),
-                          {.budget_bytes = std::max<int64_t>(1, problem_.floor_bytes),
-                           .replay_seconds_limit = options_.replay_seconds_limit,
-                           .relaxed = relaxed,
-                           .replay_weight = 0,
-                           .excess_weight = 1});
-    const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
-    const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
-    return solveOnce(program, seconds, options_, start, options_.peak_gap);
+    const auto within = [&](const std::optional<double>& limit) {
+      const Program program(problem_, allCandidates(problem_, {.rounds = rounds}),
+                            {.budget_bytes = std::max<int64_t>(1, problem_.floor_bytes),
+                             .replay_seconds_limit = limit,
+                             .relaxed = relaxed,
+                             .replay_weight = 0,
+                             .excess_weight = 1});
+      const ReplayPlan* start = result_.plan && !relaxed ? &*result_.plan : nullptr;
+      const double seconds = (relaxed ? kRelaxedShare : 1) * deadline_.left();
+      return solveOnce(program, seconds, options_, start, options_.peak_gap);
+    };
+    if (relaxed) return within(options_.replay_seconds_limit);
+    return keepingDeadline(problem_, options_, within);
   }
 
   bool isCloseEnough() const {
@@ -186,7 +217,7 @@ class LeastPeak {
   void offer(const std::optional<ReplayPlan>& plan) {
     if (!plan) return;
     const Timeline timeline = makeTimeline(problem_, *plan);
-    if (!keepsDeadline(timeline, options_)) return;
+    if (secondsOver(problem_, timeline, options_) > 0) return;
     if (!result_.plan || timeline.peak_bytes < result_.peak_bytes) {
       result_.plan = plan;
       result_.peak_bytes = timeline.peak_bytes;

@@ -205,7 +205,8 @@ class SolveRun {
       ExactOptions with_deadline = aboutLeastPeak();
       with_deadline.replay_seconds_limit = replayLimit();
       const ExactPeak kept = leastPeak(problem_, with_deadline);
-      if (kept.plan) setLeast(schedule, *kept.plan, kept.peak_bytes, false);
+      if (kept.plan && keepsDeadline(*kept.plan))
+        setLeast(schedule, *kept.plan, kept.peak_bytes, false);
     }
     if (!schedule.least_ram_budget && schedule.status == Status::kInfeasible) {
       schedule.message = detail::message("ram_budget of ", options_.ram_budget_bytes,

@@ -295,6 +295,11 @@ def _add_compare(commands: Commands) -> None:
 
 
 def _run_compare(options: argparse.Namespace) -> int:
+    if options.out and Path(options.out).suffix.lower() not in {".json", ".csv", ".txt"}:
+        raise ArgumentError(
+            "--out: expected a file whose name ends in .json, .csv or .txt, which say what is "
+            f"written into it; got {options.out}."
+        )
     words = solve_options(options)
     for of_the_model in ("model", "graph", "batch_size", "optimizer", "trainable"):
         del words[of_the_model]
@@ -308,7 +313,7 @@ def _run_compare(options: argparse.Namespace) -> int:
         verbose=_shows_progress(options),
         **words,
     )
-    print(found.to_json() if options.json else found)
+    print(found.to_json() if options.json else in_flags(str(found)))
     if options.out:
         found.save(options.out)
     if options.plot:

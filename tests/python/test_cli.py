@@ -115,6 +115,7 @@ def test_a_saved_plan_is_shown_and_drawn(
         ("solve", "--perfetto", ".", "--perfetto: expected the name of a file"),
         ("pareto", "--plot", "absent/curve.png", "--plot: expected a file in a folder"),
         ("compare", "--out", "absent/table.csv", "--out: expected a file in a folder"),
+        ("compare", "--out", "table.xyz", r"--out: expected a file whose name ends in \.json"),
         ("trace", "--out", "absent/step.json", "--out: expected a file in a folder"),
     ],
 )

@@ -79,6 +79,43 @@ TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
   EXPECT_GT(paged, 0);
 }
 
+// A solver keeps the deadline to its own tolerance. Plans that miss it by less are none, and what
+// is said of the memory that others need holds as it does for any other deadline.
+TEST(Infeasible, ADeadlineJustBelowAPlanIsAnsweredAsAnyOther) {
+  const DeviceProfile device = hostProfile();
+  int dearer = 0;
+  for (int i = 0; i < numInfeasible() / 2; ++i) {
+    const Graph graph = testing::smallRandomGraph(65000 + static_cast<uint64_t>(i));
+    const SimulationResult plain = simulatePlain(graph, device);
+    SolveOptions least_memory;
+    least_memory.ram_budget_bytes = plain.peak_bytes;
+    least_memory.minimize = Objective::kMemory;
+    least_memory.paging = false;
+    least_memory.time_limit_seconds = 10;
+    const Schedule smallest = solve(graph, device, least_memory);
+    ASSERT_EQ(smallest.status, Status::kOptimal) << smallest.message;
+    if (smallest.makespan_seconds <= plain.makespan_seconds * 1.001) continue;
+    for (const double shortfall : {2e-9, 2e-8, 2e-7}) {
+      SCOPED_TRACE(std::to_string(i) + " " + std::to_string(1e9 * shortfall));
+      least_memory.runtime_budget_seconds = smallest.makespan_seconds * (1 - shortfall);
+      const Schedule kept = solve(graph, device, least_memory);
+      ASSERT_EQ(kept.status, Status::kOptimal) << kept.message;
+      EXPECT_LE(kept.makespan_seconds, *least_memory.runtime_budget_seconds * (1 + 1e-9));
+      dearer += kept.peak_bytes > smallest.peak_bytes;
+
+      SolveOptions options = least_memory;
+      options.minimize = Objective::kTime;
+      options.ram_budget_bytes = kept.peak_bytes;
+      EXPECT_TRUE(solve(graph, device, options).hasPlan());
+      options.ram_budget_bytes = kept.peak_bytes - 1;
+      const Schedule none = solve(graph, device, options);
+      EXPECT_EQ(none.status, Status::kInfeasible) << none.message;
+      EXPECT_EQ(none.least_ram_budget, kept.peak_bytes) << none.message;
+    }
+  }
+  EXPECT_GT(dearer, 0);
+}
+
 // With a deadline the least budget is the least that keeps it.
 TEST(Infeasible, WithADeadlineTheLeastBudgetKeepsItToo) {
   int reported = 0;
