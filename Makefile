@@ -48,7 +48,7 @@ run = tools/watched.sh $(1) bash -c '$(subst ','\'',$(2))'
 # Suites of poet_core: what has threads, and what valgrind gets through in minutes.
 THREADED := TransferQueue*:Ways/StorePipeline*:*IoEngine*:PageStore*:*PageStore*:*StoreFault*:StoreDamage*:PageArena*:FileIo*:WorkMeter*:ChildProcess*
 PLAIN := Graph*:Coarsening*:Recipes.*:Cycles*:Slicing*:Json*:ByteIo*:Compact*:Schedule*:RewrittenGraph*:EnergyBudget*:Simulator.*:SimulatorPaging*:Program*:Liveness*:Chunk*:Extent*:StoreDamage*:PageStoreTest.*:Ways/StorePipeline*:*IoEngine*:TransferQueue.*:PageMap*:-*FiveGigabytes*:ProgramSearch*
-SLOW_UNDER_ASAN := ^(Optimality.PagingAgrees|Optimality.WithOverlap|Optimality.LeastBudget|Optimality.LeastMemory|Moments.BoundsAreNeverAbove|CoarsePlan.IsOneOf|Infeasible.NotWhere|Solvers/Deterministic|Metamorphic)
+SLOW_UNDER_ASAN := ^(Optimality.PagingAgrees|Optimality.WithOverlap|Optimality.LeastBudget|Optimality.LeastMemory|Moments.BoundsAreNeverAbove|CoarsePlan.IsOneOf|Infeasible.NotWhere|Infeasible.TheLeastBudget|Solvers/Deterministic|Metamorphic|SafeBound.IsNeverAbove|BoundOverAll.IsNeverAbove|PathCuts.AreKept|StepsToAProof.EndAt|Poet.*(FindsTheOptimum|NeverBeats)|Moccasin.(FindsTheOptimum|NeverBeats|MoreRetention)|Methods.KeepTheirPromises|Checkmate.FindsTheOptimum|Candidates.)
 CPP_FILES = $(shell git ls-files -co --exclude-standard 'csrc/*.cpp' 'csrc/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
