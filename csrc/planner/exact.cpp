@@ -25,16 +25,15 @@ constexpr double kValueTolerance =
     1e-7;  // relative, on seconds: solver values of equal plans differ by less
 constexpr int kMostTightenings = 3;
 
-// Beyond the deadline, as whoever simulates the plan sees it; 0 or below: it is kept.
-double secondsOver(const Problem& problem, const Timeline& timeline, const ExactOptions& options) {
-  if (!options.replay_seconds_limit) return 0;
-  return timeline.replay_seconds - *options.replay_seconds_limit -
-         kSecondsTolerance * problem.plain_seconds;
-}
-
+// As whoever simulates a plan counts it.
 double mostSeconds(const Problem& problem, const ExactOptions& options) {
   if (!options.replay_seconds_limit) return kInfinity;
   return *options.replay_seconds_limit + kSecondsTolerance * problem.plain_seconds;
+}
+
+// Beyond the deadline; 0 or below: it is kept.
+double secondsOver(const Problem& problem, const Timeline& timeline, const ExactOptions& options) {
+  return timeline.replay_seconds - mostSeconds(problem, options);
 }
 
 // A solver keeps the row of the deadline to its own tolerance, which is wider than ours: where that

@@ -24,7 +24,7 @@ TEST(CoarsePlan, IsOneOfTheStepAndCostsNoMore) {
   DeviceProfile with_store = host;
   with_store.store_read_rate = with_store.store_write_rate = 10;  // a transfer is about an op
   int coarser = 0, planned = 0, paging = 0, same = 0;
-  for (int seed = 0; seed < propertyCases(9); ++seed) {
+  for (int seed = 0; seed < propertyCases(24); ++seed) {
     SCOPED_TRACE(seed);
     const DeviceProfile& profile = seed % 2 == 0 ? host : with_store;
     RandomGraphOptions graph_options;
@@ -49,8 +49,8 @@ TEST(CoarsePlan, IsOneOfTheStepAndCostsNoMore) {
     paging += simulated.page_ins > 0;
     same += found.energy_joules <= fine.energy_joules * (1 + 1e-6);
   }
-  EXPECT_GT(coarser, propertyCases(9) / 6);
-  EXPECT_GT(planned, propertyCases(9) / 6);
+  EXPECT_GT(coarser, propertyCases(24) / 6);
+  EXPECT_GT(planned, propertyCases(24) / 6);
   EXPECT_GT(paging, 0);
   EXPECT_GE(same, planned * 9 / 10) << "views that are replayed beside a recipe cost their seconds";
 }

@@ -17,7 +17,7 @@ using testing::exhaustivePeak;
 using testing::exhaustiveReplaySeconds;
 using testing::smallRandomGraph;
 
-int numGraphs() { return poet::testing::propertyCases(60); }
+int numGraphs() { return poet::testing::propertyCases(150); }
 
 DeviceProfile testProfile() {
   DeviceProfile profile;
