@@ -130,7 +130,16 @@ void bindOutcome(py::class_<Schedule, SchedulePtr>& cls) {
           "How the search went: a poet.SearchPoint for each better plan and "
           "each better bound, in order of time.")
       .def_property_readonly(
-          "least_ram_budget", [](const Schedule& s) { return s.least_ram_budget; }, "Bytes.")
+          "least_ram_budget", [](const Schedule& s) { return s.least_ram_budget; },
+          "Where there is no plan: the least budget found that has one, in bytes.")
+      .def_property_readonly(
+          "least_plan",
+          [](const Schedule& s) {
+            return s.least_plan ? std::make_shared<Schedule>(*s.least_plan) : nullptr;
+          },
+          "The plan of method \"poet\" with the peak of `least_ram_budget`, for starts=[...] of a "
+          "solve with that budget: a second search need not find in its time what the first has "
+          "found. None with other methods.")
       .def_property_readonly("least_ram_op",
                              [](const Schedule& s) { return indexOrNone(s.least_ram_op); })
       .def_property_readonly(

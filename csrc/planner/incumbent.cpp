@@ -34,6 +34,18 @@ std::optional<Schedule> asGiven(const Graph& graph, const DeviceProfile& profile
   return own;
 }
 
+Schedule plainSchedule(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options) {
+  Schedule nothing;
+  nothing.status = Status::kFeasible;
+  const auto ops = static_cast<size_t>(graph.numOps());
+  nothing.before.resize(ops + 1);
+  nothing.after.resize(ops);
+  std::optional<Schedule> plain = asGiven(graph, profile, options, nothing);
+  POET_INTERNAL_ASSERT(plain, "plain training is no schedule of its own graph");
+  return std::move(*plain);
+}
+
 bool keepsBudgets(const Schedule& schedule, const SolveOptions& options) {
   if (schedule.peak_bytes > options.ram_budget_bytes) return false;
   return !options.runtime_budget_seconds ||
@@ -95,13 +107,9 @@ Schedule Incumbent::simulated(const ReplayPlan& plan) const {
 std::optional<Schedule> Incumbent::withoutActions(const ReplayPlan& plan) const {
   if (!plan.empty() || options_.minimize == Objective::kMemory || !refinement_.fine().away.empty())
     return std::nullopt;
-  Schedule nothing;
-  nothing.status = Status::kFeasible;
-  const auto ops = static_cast<size_t>(graph_.numOps());
-  nothing.before.resize(ops + 1);
-  nothing.after.resize(ops);
-  std::optional<Schedule> plain = asGiven(graph_, profile_, options_, nothing);
-  return plain && keepsBudgets(*plain, options_) ? plain : std::nullopt;
+  Schedule plain = plainSchedule(graph_, profile_, options_);
+  if (!keepsBudgets(plain, options_)) return std::nullopt;
+  return plain;
 }
 
 // The simulator has the last word: false where it does not find what the timing says.

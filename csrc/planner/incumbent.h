@@ -29,6 +29,10 @@ inline constexpr double kTooLittle = 0.9 * kCloseEnough;
 std::optional<Schedule> asGiven(const Graph& graph, const DeviceProfile& profile,
                                 const SolveOptions& options, const Schedule& start);
 
+// Plain training.
+Schedule plainSchedule(const Graph& graph, const DeviceProfile& profile,
+                       const SolveOptions& options);
+
 // Whether it keeps memory budget and deadline.
 bool keepsBudgets(const Schedule& schedule, const SolveOptions& options);
 

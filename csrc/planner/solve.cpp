@@ -79,7 +79,7 @@ class AwaySearch {
     }
     if (floorWith(may_be_away_.size()) > options_.ram_budget_bytes)
       schedule.status = Status::kInfeasible;
-    setLeast(schedule, least.peak_bytes, least.peak_op);
+    setLeast(schedule, std::make_shared<const Schedule>(std::move(least)));
     return schedule;
   }
 
@@ -88,10 +88,12 @@ class AwaySearch {
            *options_.runtime_budget_seconds * (1 + kSecondsTolerance);
   }
 
-  void setLeast(Schedule& schedule, int64_t bytes, OpId op) const {
+  void setLeast(Schedule& schedule, std::shared_ptr<const Schedule> least) const {
+    const int64_t bytes = least->peak_bytes;
     if (schedule.least_ram_budget && *schedule.least_ram_budget <= bytes) return;
     schedule.least_ram_budget = bytes;
-    schedule.least_ram_op = op;
+    schedule.least_ram_op = least->peak_op;
+    schedule.least_plan = std::move(least);
     schedule.message =
         detail::message("ram_budget of ", options_.ram_budget_bytes,
                         schedule.status == Status::kInfeasible ? " bytes cannot be met"
@@ -114,8 +116,7 @@ class AwaySearch {
       if (deadline_.over() || count == before) break;
       before = count;
       Schedule other = solveWith(options, count, kShareOfPeakSearch * whole, false);
-      if (!best.hasPlan() && !other.hasPlan() && other.least_ram_budget)
-        setLeast(best, *other.least_ram_budget, other.least_ram_op);
+      if (!best.hasPlan() && !other.hasPlan() && other.least_plan) setLeast(best, other.least_plan);
       if (!isBetter(other, best)) continue;
       best = std::move(other);
       best.bound = best.bound_all = std::min(static_cast<double>(floor), best.objectiveValue());

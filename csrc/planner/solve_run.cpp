@@ -413,7 +413,8 @@ class SolveRun {
     Schedule schedule = emptySchedule(graph_, options_);
     if (outcome.closest_peak_bytes > plain_.peak_bytes) {  // no walk kept the deadline; plain does
       if (floor_.bytes > options_.ram_budget_bytes) schedule.status = Status::kInfeasible;
-      setLeast(schedule, plain_.peak_bytes, plain_.peak_op, plain_.peak_bytes <= floor_.bytes);
+      setLeast(schedule, plainSchedule(graph_, profile_, options_), plain_.peak_bytes,
+               plain_.peak_bytes <= floor_.bytes);
       return schedule;
     }
     const bool proven = outcome.closest_peak_bytes <= floor_.bytes;
@@ -434,12 +435,16 @@ class SolveRun {
   }
 
   void setLeast(Schedule& schedule, const ReplayPlan& plan, int64_t peak_bytes, bool proven) {
-    setLeast(schedule, peak_bytes, best_.simulated(plan).peak_op, proven);
+    setLeast(schedule, best_.simulated(plan), peak_bytes, proven);
   }
 
-  void setLeast(Schedule& schedule, int64_t peak_bytes, OpId peak_op, bool proven) {
+  void setLeast(Schedule& schedule, Schedule least, int64_t peak_bytes, bool proven) {
+    // What a plan needs is the simulator's to say.
+    proven = proven && least.peak_bytes <= peak_bytes;
+    peak_bytes = std::max(peak_bytes, least.peak_bytes);
     schedule.least_ram_budget = peak_bytes;
-    schedule.least_ram_op = peak_op;
+    schedule.least_ram_op = least.peak_op;
+    schedule.least_plan = std::make_shared<const Schedule>(std::move(least));
     const char* deadline = options_.runtime_budget_seconds ? " within the runtime budget" : "";
     schedule.message = detail::message(
         "ram_budget of ", options_.ram_budget_bytes,

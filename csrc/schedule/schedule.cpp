@@ -143,6 +143,7 @@ Schedule Schedule::besideMore(int64_t bytes) const {
   more.peak_bytes += bytes;
   more.believed_peak_bytes += bytes;
   if (more.least_ram_budget) *more.least_ram_budget += bytes;
+  if (least_plan) more.least_plan = std::make_shared<const Schedule>(least_plan->besideMore(bytes));
   if (objective != Objective::kMemory) return more;
   const auto add = [bytes](std::optional<double>& figure) {
     if (figure) *figure += static_cast<double>(bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -132,6 +133,10 @@ struct POET_API Schedule {
   // it.
   std::optional<int64_t> least_ram_budget;
   OpId least_ram_op;
+  // Without a plan, of the method "poet": the one that has that budget, to start from with it. What
+  // was found once, a second search need not find again in the same time. The compact form leaves
+  // it out.
+  std::shared_ptr<const Schedule> least_plan;
   // Where no plan keeps the energy budget: the joules of the best one that was found.
   std::optional<double> least_energy_joules;
   std::string message;  // for the user: why infeasible, why no plan, what a budget came from

@@ -23,8 +23,9 @@ constexpr std::string_view kFormat = "poet-schedule";
 // Writes everything but the plan as the lines of one object.
 class HeadWriter {
  public:
-  void put(const char* key, const OrderedJson& value) {
-    text_ += detail::message(text_.empty() ? "" : ",\n", '"', key, "\": ", json::dump(value));
+  void put(const char* key, const OrderedJson& value) { putText(key, json::dump(value)); }
+  void putText(const char* key, const std::string& value) {
+    text_ += detail::message(text_.empty() ? "" : ",\n", '"', key, "\": ", value);
   }
   // JSON has no infinity and no NaN.
   void putNumber(const char* key, double number) {
@@ -94,6 +95,7 @@ std::string headToJson(const Schedule& schedule) {
     for (const ValueId v : schedule.away_between_steps) values.push_back(v.index);
     out.put("away_between_steps", values);
   }
+  if (schedule.least_plan) out.putText("least_plan", schedule.least_plan->toJson());
   return out.take();
 }
 
@@ -293,6 +295,35 @@ Schedule readHead(ObjectReader& in) {
   return s;
 }
 
+Schedule readSchedule(const Json& document, const std::string& where);
+
+// It is a plan, and has none of its own.
+std::shared_ptr<const Schedule> readLeastPlan(ObjectReader& in, const Schedule& of) {
+  const Json* document = in.find("least_plan");
+  if (document == nullptr) return nullptr;
+  const std::string where = in.path("least_plan");
+  POET_CHECK_AS(FormatError, !of.hasPlan(), where, ": expected none beside a plan");
+  POET_CHECK_AS(FormatError, document->is_object() && !document->contains("least_plan"), where,
+                ": expected a plan");
+  Schedule least = readSchedule(*document, where);
+  POET_CHECK_AS(FormatError, least.hasPlan(), where, ": expected a plan");
+  POET_CHECK_AS(FormatError,
+                least.graph_signature == of.graph_signature && least.num_ops == of.num_ops, where,
+                ": expected a plan of the same graph");
+  return std::make_shared<const Schedule>(std::move(least));
+}
+
+Schedule readSchedule(const Json& document, const std::string& where) {
+  json::checkHeader(document, kFormat, Schedule::kFormatVersion);
+  ObjectReader in(document, where);
+  Schedule schedule = readHead(in);
+  schedule.least_plan = readLeastPlan(in, schedule);
+  const auto& actions = json::asList(in.require("actions"), in.path("actions"));
+  in.finish();
+  PlanReader(&schedule).read(actions);
+  return schedule;
+}
+
 }  // namespace
 
 std::string Schedule::toJson() const {
@@ -309,14 +340,7 @@ std::string Schedule::toJson() const {
 }
 
 Schedule Schedule::fromJson(std::string_view text) {
-  const Json document = json::parse(text, "schedule");
-  json::checkHeader(document, kFormat, kFormatVersion);
-  ObjectReader in(document, "schedule");
-  Schedule schedule = readHead(in);
-  const auto& actions = json::asList(in.require("actions"), in.path("actions"));
-  in.finish();
-  PlanReader(&schedule).read(actions);
-  return schedule;
+  return readSchedule(json::parse(text, "schedule"), "schedule");
 }
 
 }  // namespace poet

@@ -267,7 +267,10 @@ class Conversation {
     Schedule schedule = Schedule::fromJson(payload);
     POET_CHECK_AS(FormatError, schedule.method == options_.method, "a schedule of the method \"",
                   schedule.method, "\", and \"", options_.method, "\" was asked for");
-    if (!schedule.hasPlan()) return schedule;
+    if (!schedule.hasPlan()) {
+      checkLeast(schedule);
+      return schedule;
+    }
     schedule.checkAgainst(graph_);
     const int64_t claimed = schedule.peak_bytes;
     finalize(graph_, profile_, schedule);
@@ -282,6 +285,16 @@ class Conversation {
         "a plan that takes ", schedule.makespan_seconds, " s, for a deadline of ",
         options_.runtime_budget_seconds.value_or(0), " s");
     return schedule;
+  }
+
+  void checkLeast(const Schedule& without) const {
+    if (!without.least_plan) return;
+    Schedule least = *without.least_plan;
+    least.checkAgainst(graph_);
+    finalize(graph_, profile_, least);
+    POET_CHECK_AS(FormatError, least.peak_bytes <= without.least_ram_budget.value_or(0),
+                  "a plan with a peak of ", least.peak_bytes, " bytes for a least budget of ",
+                  without.least_ram_budget.value_or(0));
   }
 
   void fail(std::string why) {

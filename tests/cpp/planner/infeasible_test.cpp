@@ -57,6 +57,11 @@ TEST(Infeasible, TheLeastBudgetHasAPlanAndOneByteLessIsProvenToHaveNone) {
     EXPECT_GT(*none.least_ram_budget, 1);
 
     options.ram_budget_bytes = *none.least_ram_budget;
+    ASSERT_TRUE(none.least_plan);
+    EXPECT_LE(simulate(graph, *none.least_plan, device).peak_bytes, *none.least_ram_budget);
+    SolveOptions from_it = options;
+    from_it.starts = {*none.least_plan};
+    EXPECT_TRUE(solve(graph, device, from_it).hasPlan());
     const Schedule least = solve(graph, device, options);
     EXPECT_NE(least.status, Status::kInfeasible) << least.message;
     if (!least.hasPlan()) continue;  // a slow machine found none in time

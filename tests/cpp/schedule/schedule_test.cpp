@@ -175,6 +175,35 @@ TEST(ScheduleJson, KeepsASolveWithoutAPlan) {
   EXPECT_EQ(back.ram_budget_bytes, std::nullopt);
 }
 
+TEST(ScheduleJson, KeepsThePlanOfTheLeastBudget) {
+  const Graph graph = threeOpGraph().build();
+  const Schedule plan = scheduleWithEverything(graph);
+  Schedule none;
+  none.graph_signature = plan.graph_signature;
+  none.num_ops = plan.num_ops;
+  none.status = Status::kInfeasible;
+  none.least_ram_budget = plan.peak_bytes;
+  none.least_plan = std::make_shared<const Schedule>(plan);
+  const std::string text = none.toJson();
+  const Schedule back = Schedule::fromJson(text);
+  expectSame(back, none);
+  ASSERT_TRUE(back.least_plan);
+  expectSame(*back.least_plan, plan);
+
+  Schedule nested = none;
+  nested.least_plan = std::make_shared<const Schedule>(none);
+  expectScheduleRefused(nested.toJson(), HasSubstr("schedule.least_plan: expected a plan"));
+  Schedule beside = plan;
+  beside.least_plan = none.least_plan;
+  expectScheduleRefused(beside.toJson(), HasSubstr("expected none beside a plan"));
+  Schedule other = none;
+  other.graph_signature += 1;
+  expectScheduleRefused(other.toJson(), HasSubstr("expected a plan of the same graph"));
+  const size_t at = text.find("\"least_plan\": ");
+  expectScheduleRefused(text.substr(0, at) + "\"least_plan\": 3,\n\"actions\": []}",
+                        HasSubstr("schedule.least_plan: expected a plan"));
+}
+
 TEST(ScheduleJson, GivesAPlanItsListsEvenWhereItHasNoActions) {
   Schedule schedule;
   schedule.num_ops = 5;
