@@ -83,7 +83,9 @@ struct OnlineCounters {
 // absent themselves and able to come back. Three rules keep it so:
 // - A value is evicted only if it could come back without itself.
 // - Before an op writes into x, the absent values come back whose recipes need this version of x
-//   (directly, or by way of other absent values).
+//   (directly, or by way of other absent values). While they do, what was made on the way to them
+//   leaves again under the first rule, x being what it was: as soon as they are all there, nothing
+//   absent wants it.
 // - What absent values need is *wanted*. Memory of a wanted value outlives its storage: a BlockHold
 //   keeps it, and no reference count tells of it. So the op stream is that of a step without
 //   pressure, and so is the recording.
@@ -205,6 +207,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     int32_t version = 0;
     int32_t wanted = 0;     // absent values whose recipes need it
     int32_t locks = 0;      // may not leave
+    int32_t turns = 0;      // inputs that come back before or after it: leaves last
     int32_t waits = 0;      // for other inputs: may leave to the store
     uint32_t mark = 0;      // the round that looked at it last
     bool found = false;     // by that round: it can come back
@@ -214,6 +217,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     bool active = false;    // absent, and counted in `wanted` of what it needs
     bool pinned = false;
     bool being_written = false;
+    bool returning = false;        // before a write
+    int64_t bytes_to_return = 0;   // in the round of `mark`
     std::vector<int32_t> readers;  // recipes that need it, in some version
     uint64_t content_hash = 0;     // POET_VERIFY
   };
@@ -263,11 +268,21 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   // online_policy_memory.cpp: leaving and coming back
   bool hasCopy(ValueId v) const { return pager_.hasCopy(v); }
   bool isCurrent(const Need& need) const;
+  bool mayBeDropped(ValueId v);
+  bool onlyForReturning(ValueId v, uint32_t round);
   bool recoverable(ValueId v);
   bool recoverable(ValueId v, uint32_t round);
+  struct Returning {
+    ValueId value;
+    int64_t bytes;       // that it adds
+    int64_t most_bytes;  // beside what is there, while it comes back
+  };
+  void comeBackInTurn(const std::vector<ValueId>& values);
+  int64_t bytesToReturn(ValueId v, uint32_t round);
+  std::vector<Returning> inOrderOfReturn(const std::vector<ValueId>& values, uint32_t round);
   bool evictOne();
   bool evictWindow(int64_t bytes, int64_t free_bytes);
-  bool evictWaiting();
+  bool evictInput(bool pages, bool replays);
   bool thrashes() const;
   bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
@@ -323,6 +338,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   int64_t replays_ = 0;
   int replaying_ = 0;
   uint32_t round_ = 0;
+  int before_writes_ = 0;         // of beforeWrite(), while it brings values back
+  bool still_unwritten_ = false;  // what is being_written is what it was, for isCurrent()
   double clock_ = 0;
   double seconds_ = 0;
   bool made_room_ = false;

@@ -1,5 +1,6 @@
 // How the policy makes room, and how it brings values back.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <exception>
@@ -75,7 +76,8 @@ bool OnlinePolicy::isReleasable(ValueId v) const {
 }
 
 bool OnlinePolicy::isCurrent(const Need& need) const {
-  return at(need.value).version == need.version && !at(need.value).being_written;
+  return at(need.value).version == need.version &&
+         (!at(need.value).being_written || still_unwritten_);
 }
 
 // Native code may have shown itself since the recipe was made: see Note [Written by native code].
@@ -83,6 +85,28 @@ bool OnlinePolicy::mayRun(const LiveRecipe* recipe) const {
   return recipe != nullptr && recipe->ok &&
          std::all_of(recipe->ops.begin(), recipe->ops.end(),
                      [this](OpId op) { return recorder_->node(op).replayable; });
+}
+
+// Before a write into x, while that comes back which needs what x is now: what nothing else wants,
+// and the program cannot reach any more, may leave and come back until then.
+bool OnlinePolicy::mayBeDropped(ValueId v) {
+  still_unwritten_ = before_writes_ > 0 && !at(v).alive && onlyForReturning(v, ++round_);
+  const bool back = recoverable(v);
+  still_unwritten_ = false;
+  return back;
+}
+
+// Whether all absent values that the program can reach and that need v are on their way back.
+bool OnlinePolicy::onlyForReturning(ValueId v, uint32_t round) {
+  for (const int32_t recipe : at(v).readers) {
+    for (const ValueId made : recipes_[static_cast<size_t>(recipe)].outputs) {
+      Entry& entry = at(made);
+      if (!entry.active || entry.returning || entry.mark == round) continue;
+      entry.mark = round;
+      if (entry.alive || !onlyForReturning(made, round)) return false;
+    }
+  }
+  return true;
 }
 
 // Whether v could come back if it were absent.
@@ -167,7 +191,7 @@ bool OnlinePolicy::evictOne() {
   std::vector<Candidate> heap;
   for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
     const bool again = replays && mayRun(recipeOf(v));
-    if ((!again && !pages) || !mayLeave(v) || at(v).waits > 0) continue;
+    if ((!again && !pages) || !mayLeave(v) || at(v).waits + at(v).turns > 0) continue;
     const double weight = static_cast<double>(at(v).bytes) * scores_->stalenessOf(v.index, clock_);
     if (again) heap.push_back({scores_->costOf(v.index) / weight, v, false});
     if (pages && at(v).alive)
@@ -180,13 +204,21 @@ bool OnlinePolicy::evictOne() {
     if (pages && putAwayOne(best.score)) return true;
     if (at(best.value).resident && evict(best.value, best.to_store)) return true;
   }
-  return pages && (putAwayOne(std::numeric_limits<double>::infinity()) || evictWaiting());
+  if (pages && putAwayOne(std::numeric_limits<double>::infinity())) return true;
+  return evictInput(pages, replays);
 }
 
-// What waits for other inputs of its op leaves last, and only to the store: it comes back alone.
-bool OnlinePolicy::evictWaiting() {
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (at(v).waits > 0 && mayLeave(v) && evict(v, true)) return true;
+// Inputs of ops to come leave last: those whose turn to come back is yet to be, then those that
+// wait for others, and these only to the store: they come back alone.
+bool OnlinePolicy::evictInput(bool pages, bool replays) {
+  for (const bool waiting : {false, true}) {
+    for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+      const Entry& entry = at(v);
+      if (!mayLeave(v) || (waiting ? entry.waits == 0 : entry.waits > 0 || entry.turns == 0))
+        continue;
+      if (!waiting && replays && mayRun(recipeOf(v)) && evict(v, false)) return true;
+      if (pages && evict(v, true)) return true;
+    }
   }
   return false;
 }
@@ -203,7 +235,7 @@ bool OnlinePolicy::copyToStore(ValueId v) {
 
 bool OnlinePolicy::evict(ValueId v, bool to_store) {
   Entry& entry = at(v);
-  if (!isReleasable(v) || (to_store ? !copyToStore(v) : !recoverable(v))) return false;
+  if (!isReleasable(v) || (to_store ? !copyToStore(v) : !mayBeDropped(v))) return false;
   const StorageHold storage = entry.alive ? entry.ref.lock() : StorageHold();
   if (storage && !to_store && recorder_->isFromNativeCode(v)) {
     entry.pinned = true;
@@ -306,20 +338,69 @@ void OnlinePolicy::materialize(ValueId v) {
   POET_INTERNAL_ASSERT(entry.resident, "value ", v.index, " did not come back");
 }
 
-// All of them at once, locked. While the later ones come back, by replays that may go deep, the
-// earlier ones may leave to the store: only together must they fit beside the op that reads them.
-void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
-  for (const ValueId v : values) ++at(v).waits;
-  const auto wait_no_more = [&] {
-    for (const ValueId v : values) --at(v).waits;
+// Bytes, itself included, while v comes back beside what is there, and no others leave.
+int64_t OnlinePolicy::bytesToReturn(ValueId v, uint32_t round) {
+  Entry& entry = at(v);
+  if (!entry.bound || entry.resident) return 0;
+  if (entry.mark == round) return entry.bytes_to_return;
+  entry.mark = round;
+  entry.bytes_to_return = entry.bytes;
+  if (hasCopy(v) || entry.recipe < 0) return entry.bytes;
+  std::vector<ValueId> needs;
+  for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs)
+    needs.push_back(need.value);
+  int64_t held = 0, most = 0;
+  for (const Returning& each : inOrderOfReturn(needs, round)) {
+    most = std::max(most, held + each.most_bytes);
+    held += each.bytes;
+  }
+  return entry.bytes_to_return = std::max(most, held + entry.bytes);
+}
+
+// What needs the most room on its way back, beyond its own, comes first: the others need not lie
+// beside that. (Sethi and Ullman, "The generation of optimal code for arithmetic expressions",
+// 1970, for trees.)
+std::vector<OnlinePolicy::Returning> OnlinePolicy::inOrderOfReturn(
+    const std::vector<ValueId>& values, uint32_t round) {
+  std::vector<Returning> order;
+  for (const ValueId v : values) {
+    const bool absent = at(v).bound && !at(v).resident;
+    order.push_back({v, absent ? at(v).bytes : 0, bytesToReturn(v, round)});
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Returning& a, const Returning& b) {
+    return a.most_bytes - a.bytes > b.most_bytes - b.bytes;
+  });
+  return order;
+}
+
+void OnlinePolicy::comeBackInTurn(const std::vector<ValueId>& values) {
+  for (const ValueId v : values) ++at(v).turns;
+  std::vector<ValueId> waiting;
+  const auto end = [&] {
+    for (const ValueId v : values) --at(v).turns;
+    for (const ValueId v : waiting) --at(v).waits;
   };
   try {
-    for (const ValueId v : values) materialize(v);
+    for (const Returning& each : inOrderOfReturn(values, ++round_)) {
+      materialize(each.value);
+      ++at(each.value).waits;
+      waiting.push_back(each.value);
+    }
   } catch (...) {
-    wait_no_more();
+    end();
     throw;
   }
-  wait_no_more();
+  end();
+}
+
+// All of them at once, locked. They come back one after the other, by replays that may go deep: the
+// later ones may leave meanwhile, the earlier ones to the store: only together must they fit beside
+// the op that reads them.
+void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
+  const bool in_turns = std::count_if(values.begin(), values.end(), [this](ValueId v) {
+                          return at(v).bound && !at(v).resident;
+                        }) > 0;
+  if (in_turns) comeBackInTurn(values);
   for (const ValueId v : values) ++at(v).locks;
   try {
     for (const ValueId v : values) materialize(v);
@@ -539,6 +620,14 @@ void OnlinePolicy::beforeWrite(ValueId x) {
     }
   }
   at(x).being_written = true;  // nothing may be evicted that this version would be needed for
+  // In the order in which they were made: what one of them leaves behind is soon of use to others,
+  // and then to none.
+  std::sort(todo.begin(), todo.end());
+  const Count count(before_writes_);
+  for (const ValueId v : todo) at(v).returning = true;
+  const auto no_more = c10::make_scope_exit([&] {
+    for (const ValueId v : todo) at(v).returning = false;
+  });
   for (const ValueId v : todo) {
     if (at(v).alive || at(v).wanted > 0) materialize(v);
     lock(v);

@@ -387,6 +387,34 @@ def test_a_call_that_raises_tells_what_it_went_above_its_budget_by() -> None:
             wrapped()(x)
 
 
+def test_gradients_come_back_before_the_weights_change_with_little_beside_them() -> None:
+    """Without a store: all of them at once, by replays as deep as the step, at the first update."""
+    net = nn.Sequential(
+        *(layer for _ in range(9) for layer in (nn.Linear(128, 128), nn.GELU())), nn.Linear(128, 10)
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def own(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    x, y = torch.randn(512, 128), torch.randint(10, (512,))
+    step = poet.wrap(
+        own, ram_budget="60%", background=False, paging=False, cache_dir=None, time_limit_s=0.5
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", poet.BudgetWarning)
+        step(x, y)
+        step(x, y)
+    assert step.stats.online_steps == 1
+    assert step.stats.online_recomputes > 0
+    # 16 % where all that comes back on the way to them stays until they are there.
+    assert step.stats.most_over_bytes < 0.08 * step.graph.plain_peak_bytes()
+
+
 def test_a_share_holds_from_the_second_call_on() -> None:
     (own, _), x = _net()
     step = poet.wrap(own, ram_budget="80%", paging=False, cache_dir=None, time_limit_s=1)
