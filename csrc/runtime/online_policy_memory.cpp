@@ -216,8 +216,8 @@ bool OnlinePolicy::evictInput(bool pages, bool replays) {
       const Entry& entry = at(v);
       if (!mayLeave(v) || (waiting ? entry.waits == 0 : entry.waits > 0 || entry.turns == 0))
         continue;
-      if (!waiting && replays && mayRun(recipeOf(v)) && evict(v, false)) return true;
       if (pages && evict(v, true)) return true;
+      if (!waiting && replays && mayRun(recipeOf(v)) && evict(v, false)) return true;
     }
   }
   return false;
@@ -381,10 +381,10 @@ void OnlinePolicy::comeBackInTurn(const std::vector<ValueId>& values) {
     for (const ValueId v : waiting) --at(v).waits;
   };
   try {
-    for (const Returning& each : inOrderOfReturn(values, ++round_)) {
-      materialize(each.value);
-      ++at(each.value).waits;
-      waiting.push_back(each.value);
+    for (const ValueId v : values) {
+      materialize(v);
+      ++at(v).waits;
+      waiting.push_back(v);
     }
   } catch (...) {
     end();
@@ -397,10 +397,17 @@ void OnlinePolicy::comeBackInTurn(const std::vector<ValueId>& values) {
 // later ones may leave meanwhile, the earlier ones to the store: only together must they fit beside
 // the op that reads them.
 void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
-  const bool in_turns = std::count_if(values.begin(), values.end(), [this](ValueId v) {
-                          return at(v).bound && !at(v).resident;
-                        }) > 0;
-  if (in_turns) comeBackInTurn(values);
+  const auto is_absent = [this](ValueId v) { return at(v).bound && !at(v).resident; };
+  const auto absent = std::count_if(values.begin(), values.end(), is_absent);
+  if (absent == 1) {  // whatever way it has
+    std::vector<ValueId> order = values;
+    std::stable_partition(order.begin(), order.end(), is_absent);
+    comeBackInTurn(order);
+  } else if (absent > 1) {
+    std::vector<ValueId> order;
+    for (const Returning& each : inOrderOfReturn(values, ++round_)) order.push_back(each.value);
+    comeBackInTurn(order);
+  }
   for (const ValueId v : values) ++at(v).locks;
   try {
     for (const ValueId v : values) materialize(v);
