@@ -25,13 +25,13 @@ constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by whic
 // then, as gradients that the step sets to None, is no part of the step (Recorder). Beside the
 // steps memory may grow without any being recorded (a copy of the model for averages): where so
 // much more is in use than at the last count, by PyTorch's allocator or in the C library's heap,
-// that the plan may have no room for it, and after 1, 2, 4, 8, ... followed steps, it is counted as
-// well. A program that keeps something of every step grows for ever: after each plan that was made
-// again for it, twice as many steps go by before the next one is asked for, and from the second on
-// each leaves room for as much more as these will keep (bytes_to_come). A plan that keeps the
-// budget all the same stays; its predicted peak is what grows. Of one that does not the step that
-// finds it so leaves it at its first op, where there is a policy. Those that come before there is
-// another follow it, and go above by what is known: the policy might need more.
+// that the plan may soon have no room for it, and after 1, 2, 4, 8, ... followed steps, it is
+// counted as well. A program that keeps something of every step grows for ever: after each plan
+// that was made again for it, twice as many steps go by before the next one is asked for, and from
+// the second on each leaves room for as much more as these will keep (bytes_to_come). A plan that
+// keeps the budget all the same stays; its predicted peak is what grows. Of one that does not the
+// step that finds it so leaves it at its first op, where there is a policy. Those that come before
+// there is another follow it, and go above by what is known: the policy might need more.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Variant* variant = variants_.find(variants_.predict());
@@ -41,7 +41,8 @@ bool Session::wantsKnown() {
       accelerator_ ? accelerator_->memory().taken_bytes : StepArena::bytesInUse();
   if (budget) {
     const int64_t room = *budget - variant->plan->schedule().peak_bytes - variant->more_bytes;
-    const int64_t much = std::max(room, std::min(kMuchMore, *budget / 256));
+    // Half of the room: what the arena and malloc add to a block differs from one to the next.
+    const int64_t much = std::max(room / 2, std::min(kMuchMore, *budget / 256));
     if (in_use > variant->arena_bytes_then + much ||
         (!accelerator_ && heap_watch_.hasGrownBy(much)))
       variant->has_unchecked_base = true;
