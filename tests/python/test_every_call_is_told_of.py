@@ -152,3 +152,33 @@ _CASES = [(w, p) for w in _WHATS for p in (False, True) if not p or w != "copies
 def test_calls_are_inside_or_told_of(what: str, paging: bool) -> None:
     """Outputs are kept, let go of and kept again; what an error brings back takes memory, too."""
     in_a_process_of_its_own(_check, what, paging)
+
+
+def _check_less_is_seen() -> None:
+    """The copy takes more than there is room for, and less than that beside what has gone."""
+    probe = _Steps("")
+    probe(_batch(0))
+    room = 80_000
+    budget = poet.trace(probe, _batch(1)).plain_peak_bytes() + room
+    del probe
+    with Watched(measured=True) as watched:
+        step = poet.wrap(
+            _Steps(""),
+            ram_budget=budget,
+            method="checkpoint_all",
+            background=False,
+            cache_dir=None,
+        )
+        held: list[Any] = [torch.zeros(9_500).untyped_storage()]  # of no tensor that is known
+        for i in range(_CALLS):
+            if i == 6:  # they are counted after 1, 2 and 4 calls under the plan
+                held = [torch.zeros(4_100) for _ in range(5)]
+                assert room < sum(x.nbytes for x in held) < room + 12_000
+            watched.call(step, (_batch(i),))
+    assert step.stats.followed_steps > 0
+    watched.check(budget, planned=False)
+
+
+def test_what_a_copy_takes_is_seen_beside_what_has_gone() -> None:
+    """How much more there is in all is less than what came: half of the room is reason to count."""
+    in_a_process_of_its_own(_check_less_is_seen)
