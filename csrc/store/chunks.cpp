@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #ifdef __x86_64__
 #include <emmintrin.h>
@@ -21,14 +22,19 @@ uint64_t scatter(uint64_t bits) {
   return bits ^ (bits >> 32);
 }
 
-// See Note [Stores past the caches].
-void streamWords(std::byte* target, const std::array<uint64_t, ChunkHash::kLanes>& words) {
+// 64 bytes to `target`, past the caches (Note [Stores past the caches]), and into the parity.
+void streamWithParity(std::byte* target, std::byte* parity, const std::byte* source) {
 #ifdef __x86_64__
-  for (size_t i = 0; i < words.size(); ++i) {
-    _mm_stream_si64(reinterpret_cast<long long*>(target) + i, static_cast<long long>(words[i]));
+  auto* const to = reinterpret_cast<__m128i*>(target);
+  auto* const sum = reinterpret_cast<__m128i*>(parity);
+  for (int i = 0; i < 4; ++i) {
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source) + i);
+    _mm_stream_si128(to + i, words);
+    _mm_storeu_si128(sum + i, _mm_xor_si128(_mm_loadu_si128(sum + i), words));
   }
 #else
-  std::memcpy(target, words.data(), sizeof(words));
+  std::memcpy(target, source, ChunkHash::kHashBytes);
+  for (int64_t i = 0; i < ChunkHash::kHashBytes; ++i) parity[i] ^= source[i];
 #endif
 }
 
@@ -60,24 +66,22 @@ ChunkHash::ChunkHash(uint64_t seed, uint64_t index) {
   for (int i = 0; i < kLanes; ++i) lanes_[i] = scatter(start + static_cast<uint64_t>(i));
 }
 
+// Each lane has a register of its own where the loop over them is written out, which compilers do
+// not do by themselves at -O2: 1.5 to 1.8 times the rate.
 template <bool kCopy, bool kParity>
 void ChunkHash::run(std::byte* target, std::byte* parity, const std::byte* source, int64_t bytes) {
   std::array<uint64_t, kLanes> lanes = lanes_;
   for (int64_t at = 0; at < bytes; at += kHashBytes) {
-    std::array<uint64_t, kLanes> words;
-    std::memcpy(words.data(), source + at, kHashBytes);
-    if constexpr (kCopy && !kParity) std::memcpy(target + at, words.data(), kHashBytes);
-    if constexpr (kParity) {
-      streamWords(target + at, words);
-      std::array<uint64_t, kLanes> sum;
-      std::memcpy(sum.data(), parity + at, kHashBytes);
-      for (int i = 0; i < kLanes; ++i) sum[i] ^= words[i];
-      std::memcpy(parity + at, sum.data(), kHashBytes);
-    }
-    for (int i = 0; i < kLanes; ++i) {
-      const uint64_t mixed = (lanes[i] ^ words[i]) * kFirstFactor;
-      lanes[i] = (mixed ^ (mixed >> 32)) * kSecondFactor;
-    }
+    if constexpr (kCopy && !kParity) std::memcpy(target + at, source + at, kHashBytes);
+    if constexpr (kParity) streamWithParity(target + at, parity + at, source + at);
+    const auto take = [&](size_t lane) {
+      uint64_t word;
+      std::memcpy(&word, source + at + lane * sizeof(word), sizeof(word));
+      const uint64_t mixed = (lanes[lane] ^ word) * kFirstFactor;
+      lanes[lane] = (mixed ^ (mixed >> 32)) * kSecondFactor;
+    };
+    [&]<size_t... kLane>(std::index_sequence<kLane...>) { (take(kLane), ...); }
+    (std::make_index_sequence<kLanes>{});
   }
   lanes_ = lanes;
 }

@@ -58,8 +58,8 @@ class ChunkHash {
  public:
   ChunkHash(uint64_t seed, uint64_t index);
 
-  // `bytes` is a multiple of kHashBytes. Sources need no alignment, the target of copyWithParity
-  // that of a word.
+  // `bytes` is a multiple of kHashBytes. Nothing needs an alignment but the target of
+  // copyWithParity, one of 16 bytes.
   void update(const std::byte* source, int64_t bytes);
   void copy(std::byte* target, const std::byte* source, int64_t bytes);
   void copyWithParity(std::byte* target, std::byte* parity, const std::byte* source, int64_t bytes);
