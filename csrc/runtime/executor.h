@@ -203,6 +203,8 @@ class Executor {
   void noteUnplanned(ValueId v, const char* how);
   void recompute(int recipe);
   void bringBack(ValueId v);
+  bool comesFromStore(ValueId v);
+  const Recipe& recipeNow(ValueId v) const;
   void bringBackUnplanned(ValueId v);
   void dropTemporaries();
   void replayOp(OpId op, std::vector<std::pair<ValueId, StorageHold>>& made);

@@ -154,23 +154,30 @@ bool Executor::canRecompute(ValueId v) const {
 }
 
 bool Executor::canRecompute(const CompiledPlan& plan, ValueId v, std::vector<bool>& asked) const {
-  const int r = plan.recipes().recipeOf(v);
-  if (r < 0 || isWrittenElsewhere(v)) return false;
-  if (asked[static_cast<size_t>(r)]) return true;  // whoever asked first finds out
-  asked[static_cast<size_t>(r)] = true;
-  const Recipe& recipe = plan.recipes().recipes()[static_cast<size_t>(r)];
-  if (k_ <= static_cast<size_t>(recipe.lastOp().index) ||
-      k_ > static_cast<size_t>(recipe.unchanged_until.index))
-    return false;
-  const bool recorded = std::all_of(recipe.ops.begin(), recipe.ops.end(), [&](OpId op) {
-    return records_[static_cast<size_t>(op.index)].isSet();
-  });
-  return recorded && std::all_of(recipe.inputs.begin(), recipe.inputs.end(), [&](ValueId input) {
-           // What was recorded holds what this plan's records hold.
-           if (plan.isHeldByRecords(input) != plan_->isHeldByRecords(input)) return false;
-           if (isWrittenElsewhere(input)) return false;
-           return !mustComeBack(input) || pager_.hasCopy(input) || canRecompute(plan, input, asked);
-         });
+  std::vector<ValueId> todo{v};
+  while (!todo.empty()) {
+    const ValueId value = todo.back();
+    todo.pop_back();
+    const int r = plan.recipes().recipeOf(value);
+    if (r < 0 || isWrittenElsewhere(value)) return false;
+    if (asked[static_cast<size_t>(r)]) continue;  // whoever asked first finds out
+    asked[static_cast<size_t>(r)] = true;
+    const Recipe& recipe = plan.recipes().recipes()[static_cast<size_t>(r)];
+    if (k_ <= static_cast<size_t>(recipe.lastOp().index) ||
+        k_ > static_cast<size_t>(recipe.unchanged_until.index))
+      return false;
+    const bool recorded = std::all_of(recipe.ops.begin(), recipe.ops.end(), [&](OpId op) {
+      return records_[static_cast<size_t>(op.index)].isSet();
+    });
+    if (!recorded) return false;
+    for (const ValueId input : recipe.inputs) {
+      // What was recorded holds what this plan's records hold.
+      if (plan.isHeldByRecords(input) != plan_->isHeldByRecords(input)) return false;
+      if (isWrittenElsewhere(input)) return false;
+      if (mustComeBack(input) && !pager_.hasCopy(input)) todo.push_back(input);
+    }
+  }
+  return true;
 }
 
 // ------------------------------------------------------------------------------------------------

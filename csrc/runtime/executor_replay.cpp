@@ -36,35 +36,54 @@ bool Executor::mustComeBack(ValueId input) const {
          (!plan_->isHeldByRecords(input) && !residency_.isAvailable(input));
 }
 
+// What it is made from first, on a stack of its own: chains may be as long as the step.
 void Executor::bringBack(ValueId v) {
-  const bool was_planned = pager_.isArriving(v);
-  if (was_planned && load(v)) return;
-  if (pager_.hasCopy(v) && !was_planned) {
-    const bool dead = residency_[v].ref.expired();
-    if (load(v)) {
-      if (dead) temporaries_.push_back(v);
-      ++pager_.counters().unplanned_page_ins;
-      noteUnplanned(v, "read back");
-      return;
+  std::vector<std::pair<ValueId, size_t>> way{{v, 0}};
+  while (!way.empty()) {
+    auto& [value, next] = way.back();
+    if (next == 0 && comesFromStore(value)) {
+      way.pop_back();
+      continue;
     }
+    const Recipe& recipe = recipeNow(value);
+    if (next < recipe.inputs.size()) {
+      const ValueId input = recipe.inputs[next++];
+      if (mustComeBack(input)) way.emplace_back(input, 0);
+      continue;
+    }
+    for (ValueId output : recipe.outputs) {
+      if (!residency_.isAvailable(output) && residency_[output].ref.expired())
+        temporaries_.push_back(output);
+    }
+    replay(recipe);
+    pager_.drop(value);  // it could not be read; a recompute that fails leaves it to later attempts
+    ++counters_.unplanned_recomputes;
+    noteUnplanned(value, "recomputed");
+    way.pop_back();
   }
+}
+
+bool Executor::comesFromStore(ValueId v) {
+  const bool was_planned = pager_.isArriving(v);
+  if (was_planned) return load(v);
+  if (!pager_.hasCopy(v)) return false;
+  const bool dead = residency_[v].ref.expired();
+  if (!load(v)) return false;
+  if (dead) temporaries_.push_back(v);
+  ++pager_.counters().unplanned_page_ins;
+  noteUnplanned(v, "read back");
+  return true;
+}
+
+// By which v can come back where the step stands.
+const Recipe& Executor::recipeNow(ValueId v) const {
   const int recipe = plan_->recipes().recipeOf(v);
   POET_INTERNAL_ASSERT(recipe >= 0, "value ", v.index, " is needed at ", describe(k_),
                        " and is gone for good");
   const Recipe& r = plan_->recipes().recipes()[static_cast<size_t>(recipe)];
   POET_INTERNAL_ASSERT(k_ <= static_cast<size_t>(r.unchanged_until.index), "value ", v.index,
                        " is needed at ", describe(k_), ", and what it was made from has changed");
-  for (ValueId input : r.inputs) {
-    if (mustComeBack(input)) bringBack(input);
-  }
-  for (ValueId output : r.outputs) {
-    if (!residency_.isAvailable(output) && residency_[output].ref.expired())
-      temporaries_.push_back(output);
-  }
-  replay(r);
-  pager_.drop(v);  // it could not be read; a recompute that fails leaves it to later attempts
-  ++counters_.unplanned_recomputes;
-  noteUnplanned(v, "recomputed");
+  return r;
 }
 
 void Executor::noteUnplanned(ValueId v, const char* how) {

@@ -65,7 +65,7 @@ void OnlinePolicy::end() {
   scores_.reset();
   undo_.clear();
   running_ = kNoOp;
-  replaying_ = 0;
+  replaying_ = depth_ = 0;
 }
 
 int64_t OnlinePolicy::residentBytes() const {
@@ -113,33 +113,38 @@ void OnlinePolicy::died(ValueId v) {
   update(v);
 }
 
-// What is wanted because of v, and whether v's own memory is.
-void OnlinePolicy::update(ValueId v) {
-  Entry& entry = at(v);
-  if (!entry.bound) return;
-  if (!entry.alive && entry.wanted == 0) {
-    if (!entry.resident && hasCopy(v)) pager_.drop(v);
-    entry.own.reset();
-  }
-  const bool wanted = entry.wanted > 0 && entry.resident;
-  if (wanted && !entry.hold && !entry.own && !entry.foreign) {
-    if (const StorageHold storage = entry.ref.lock()) {
-      entry.hold = AllocatorTap::BlockHold::of(storage->_mutable_data_ptr_no_checks().get());
-      if (!entry.hold) entry.foreign = storage;
+// What is wanted because of v, and whether v's own memory is. What follows for what it needs may go
+// back through a chain as long as the step.
+void OnlinePolicy::update(ValueId changed) {
+  std::vector<ValueId> todo{changed};
+  while (!todo.empty()) {
+    const ValueId v = todo.back();
+    todo.pop_back();
+    Entry& entry = at(v);
+    if (!entry.bound) continue;
+    if (!entry.alive && entry.wanted == 0) {
+      if (!entry.resident && hasCopy(v)) pager_.drop(v);
+      entry.own.reset();
     }
-  } else if (!wanted) {
-    entry.hold = AllocatorTap::BlockHold();
-    entry.foreign.reset();
-  }
-  if (entry.resident && !entry.alive && !entry.hold && !entry.own) leave(v);
-  const bool active =
-      !entry.resident && entry.recipe >= 0 && !hasCopy(v) && (entry.alive || entry.wanted > 0);
-  if (active == entry.active) return;
-  entry.active = active;
-  // By index: updating others may not move recipes, but keeps this one's needs as they are.
-  for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs) {
-    at(need.value).wanted += active ? 1 : -1;
-    update(need.value);
+    const bool wanted = entry.wanted > 0 && entry.resident;
+    if (wanted && !entry.hold && !entry.own && !entry.foreign) {
+      if (const StorageHold storage = entry.ref.lock()) {
+        entry.hold = AllocatorTap::BlockHold::of(storage->_mutable_data_ptr_no_checks().get());
+        if (!entry.hold) entry.foreign = storage;
+      }
+    } else if (!wanted) {
+      entry.hold = AllocatorTap::BlockHold();
+      entry.foreign.reset();
+    }
+    if (entry.resident && !entry.alive && !entry.hold && !entry.own) leave(v);
+    const bool active =
+        !entry.resident && entry.recipe >= 0 && !hasCopy(v) && (entry.alive || entry.wanted > 0);
+    if (active == entry.active) continue;
+    entry.active = active;
+    for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs) {
+      at(need.value).wanted += active ? 1 : -1;
+      todo.push_back(need.value);
+    }
   }
 }
 

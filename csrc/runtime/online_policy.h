@@ -103,6 +103,9 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   static constexpr int64_t kMostReplaysPerOp = 30;
   // Values below that are left alone.
   static constexpr int64_t kLeastBytes = 512;
+  // Replays within replays, each for an input of the one around it; what is deeper comes back in
+  // stages: see Note [Deep replays].
+  static constexpr int kDeepest = 200;
 
   OnlinePolicy(Pager& pager, HandedOut& handed_out) : pager_(pager), handed_out_(handed_out) {}
   OnlinePolicy(const OnlinePolicy&) = delete;
@@ -265,21 +268,24 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void guardUndo(OpId op, const c10::IValue* args, size_t count);
   void syncWith(Executor& executor, const std::vector<bool>& dead);
 
-  // online_policy_memory.cpp: leaving and coming back
+  // online_policy_memory.cpp: leaving; online_policy_return.cpp: coming back
   bool hasCopy(ValueId v) const { return pager_.hasCopy(v); }
   bool isCurrent(const Need& need) const;
   bool mayBeDropped(ValueId v);
-  bool onlyForReturning(ValueId v, uint32_t round);
+  bool onlyForReturning(ValueId v);
   bool recoverable(ValueId v);
-  bool recoverable(ValueId v, uint32_t round);
+  bool mayBeMade(ValueId v) const;
   struct Returning {
     ValueId value;
     int64_t bytes;       // that it adds
     int64_t most_bytes;  // beside what is there, while it comes back
   };
   void comeBackInTurn(const std::vector<ValueId>& values);
-  int64_t bytesToReturn(ValueId v, uint32_t round);
-  std::vector<Returning> inOrderOfReturn(const std::vector<ValueId>& values, uint32_t round);
+  int64_t bytesToReturn(ValueId v, uint32_t round, int depth);
+  std::vector<Returning> inOrderOfReturn(const std::vector<ValueId>& values, uint32_t round,
+                                         int depth = 0);
+  std::vector<std::vector<ValueId>> stagesTo(ValueId v) const;
+  void comeBackInStages(ValueId v);
   bool evictOne();
   bool evictWindow(int64_t bytes, int64_t free_bytes);
   bool evictInput(bool pages, bool replays);
@@ -303,8 +309,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void install(ValueId v, StorageHold fresh);
   void leave(ValueId v);
   void beforeWrite(ValueId x);
-  void takeAbsent(ValueId v, std::vector<ValueId>& todo);
-  void takeDependents(ValueId x, std::vector<ValueId>& todo);
+  void takeAbsent(std::vector<ValueId> values, std::vector<ValueId>& todo);
+  void addDependents(ValueId x, std::vector<ValueId>& values) const;
   void exceed(int64_t bytes);
   int64_t certainNeed(int64_t bytes) const;
   bool paging();
@@ -337,6 +343,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   int64_t over_bytes_ = 0;
   int64_t replays_ = 0;
   int replaying_ = 0;
+  int depth_ = 0;  // of replays within replays, in this stage
   uint32_t round_ = 0;
   int before_writes_ = 0;         // of beforeWrite(), while it brings values back
   bool still_unwritten_ = false;  // what is being_written is what it was, for isCurrent()

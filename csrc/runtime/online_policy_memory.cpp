@@ -68,46 +68,73 @@ bool OnlinePolicy::mayRun(const LiveRecipe* recipe) const {
 // Before a write into x, while that comes back which needs what x is now: what nothing else wants,
 // and the program cannot reach any more, may leave and come back until then.
 bool OnlinePolicy::mayBeDropped(ValueId v) {
-  still_unwritten_ = before_writes_ > 0 && !at(v).alive && onlyForReturning(v, ++round_);
+  still_unwritten_ = before_writes_ > 0 && !at(v).alive && onlyForReturning(v);
   const bool back = recoverable(v);
   still_unwritten_ = false;
   return back;
 }
 
 // Whether all absent values that the program can reach and that need v are on their way back.
-bool OnlinePolicy::onlyForReturning(ValueId v, uint32_t round) {
-  for (const int32_t recipe : at(v).readers) {
-    for (const ValueId made : recipes_[static_cast<size_t>(recipe)].outputs) {
-      Entry& entry = at(made);
+bool OnlinePolicy::onlyForReturning(ValueId v) {
+  const uint32_t round = ++round_;
+  std::vector<ValueId> todo{v};
+  std::vector<ValueId> made;
+  while (!todo.empty()) {
+    made.clear();
+    addDependents(todo.back(), made);
+    todo.pop_back();
+    for (const ValueId each : made) {
+      Entry& entry = at(each);
       if (!entry.active || entry.returning || entry.mark == round) continue;
       entry.mark = round;
-      if (entry.alive || !onlyForReturning(made, round)) return false;
+      if (entry.alive) return false;
+      todo.push_back(each);
     }
   }
   return true;
 }
 
-// Whether v could come back if it were absent.
-bool OnlinePolicy::recoverable(ValueId v) { return recoverable(v, ++round_); }
+bool OnlinePolicy::mayBeMade(ValueId v) const {
+  const int32_t recipe = at(v).recipe;
+  if (recipe < 0 || !mayRun(&recipes_[static_cast<size_t>(recipe)])) return false;
+  const std::vector<ValueId>& outputs = recipes_[static_cast<size_t>(recipe)].outputs;
+  return std::none_of(outputs.begin(), outputs.end(),
+                      [this](ValueId made) { return at(made).being_written; });
+}
 
-bool OnlinePolicy::recoverable(ValueId v, uint32_t round) {
-  Entry& entry = at(v);
-  if (entry.mark == round) return entry.found;
-  entry.mark = round;
-  entry.found = false;  // for whoever comes here from itself
-  const LiveRecipe* recipe = recipeOf(v);
-  if (!mayRun(recipe)) return false;
-  for (const ValueId made : recipe->outputs) {
-    if (at(made).being_written) return false;
+// Whether v could come back if it were absent: what its recipe needs is there, or could, and is not
+// made from v. Depth first, on a stack of its own: chains are as long as steps.
+bool OnlinePolicy::recoverable(ValueId v) {
+  struct Visit {
+    ValueId value;
+    size_t next;  // need
+  };
+  const uint32_t round = ++round_;
+  std::vector<Visit> way;
+  const auto enter = [&](ValueId value) {
+    at(value).mark = round;
+    at(value).found = false;  // for whoever comes here from itself
+    if (!mayBeMade(value)) return false;
+    way.push_back({value, 0});
+    return true;
+  };
+  if (!enter(v)) return false;
+  while (!way.empty()) {
+    Entry& entry = at(way.back().value);
+    const std::vector<Need>& needs = recipes_[static_cast<size_t>(entry.recipe)].needs;
+    if (way.back().next == needs.size()) {
+      entry.found = true;
+      way.pop_back();
+      continue;
+    }
+    const Need& need = needs[way.back().next++];
+    const Entry& needed = at(need.value);
+    const bool is_seen = needed.mark == round;
+    if (!isCurrent(need) || (is_seen && !needed.found)) return false;
+    if (is_seen || needed.resident || hasCopy(need.value)) continue;
+    if (!enter(need.value)) return false;
   }
-  for (const Need& need : recipe->needs) {
-    if (!isCurrent(need)) return false;
-    const bool on_the_way = at(need.value).mark == round && !at(need.value).found;
-    if (on_the_way) return false;
-    if (at(need.value).resident || hasCopy(need.value)) continue;
-    if (!recoverable(need.value, round)) return false;
-  }
-  return entry.found = true;
+  return true;
 }
 
 bool OnlinePolicy::paging() {

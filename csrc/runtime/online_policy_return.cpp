@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <unordered_map>
+#include <utility>
 
 #include "runtime/online_policy.h"
 #include "runtime/verify.h"
@@ -39,23 +41,110 @@ void OnlinePolicy::materialize(ValueId v) {
   if (hasCopy(v) && load(v)) return;
   POET_INTERNAL_ASSERT(entry.recipe >= 0, "value ", v.index, " is needed before op ",
                        running_.index, " and is gone for good");
-  replay(entry.recipe);
+  if (depth_ < kDeepest) {
+    const Count deeper(depth_);
+    replay(entry.recipe);
+  } else {
+    comeBackInStages(v);
+  }
   POET_INTERNAL_ASSERT(entry.resident, "value ", v.index, " did not come back");
 }
 
-// Bytes, itself included, while v comes back beside what is there, and no others leave.
-int64_t OnlinePolicy::bytesToReturn(ValueId v, uint32_t round) {
+// Note [Deep replays]
+// A replay needs its inputs, whose replays need theirs: a chain of thousands of operators, of which
+// one value is left, would take as many calls within calls as a thread's stack does not hold. What
+// is kDeepest replays deep comes back in stages of half as many: the values at the end of a stage
+// that later ones are made from are held until the next stage has come to its end.
+
+// For each stage on the way to v the absent values that its later part is made from, those first
+// that others are made from. A value's level is the longest chain of replays to it.
+std::vector<std::vector<ValueId>> OnlinePolicy::stagesTo(ValueId v) const {
+  constexpr int kLevels = kDeepest / 2;
+  struct Way {
+    int level = 0;  // 0: not known yet
+    int last = 0;   // level of what is made from it
+  };
+  std::unordered_map<int64_t, Way> ways;
+  std::vector<ValueId> order;
+  const auto is_on_the_way = [this](ValueId value) {
+    const Entry& entry = at(value);
+    return entry.bound && !entry.resident && entry.recipe >= 0 && !hasCopy(value);
+  };
+  const auto needsOf = [this](ValueId value) -> const std::vector<Need>& {
+    return recipes_[static_cast<size_t>(at(value).recipe)].needs;
+  };
+  std::vector<std::pair<ValueId, size_t>> open{{v, 0}};
+  ways[v.index];
+  while (!open.empty()) {
+    auto& [value, next] = open.back();
+    const std::vector<Need>& needs = needsOf(value);
+    if (next < needs.size()) {
+      const ValueId input = needs[next++].value;
+      if (is_on_the_way(input) && ways.emplace(input.index, Way()).second)
+        open.emplace_back(input, 0);
+      continue;
+    }
+    int level = 1;
+    for (const Need& need : needs) {
+      if (is_on_the_way(need.value)) level = std::max(level, ways[need.value.index].level + 1);
+    }
+    ways[value.index].level = level;
+    for (const Need& need : needs) {
+      if (!is_on_the_way(need.value)) continue;
+      int& last = ways[need.value.index].last;
+      last = std::max(last, level);
+    }
+    order.push_back(value);
+    open.pop_back();
+  }
+  std::vector<std::vector<ValueId>> stages(static_cast<size_t>(ways[v.index].level - 1) / kLevels);
+  for (const ValueId value : order) {
+    const auto [level, last] = ways[value.index];
+    for (int end = (level + kLevels - 1) / kLevels * kLevels; end < last; end += kLevels)
+      stages[static_cast<size_t>(end / kLevels - 1)].push_back(value);
+  }
+  return stages;
+}
+
+void OnlinePolicy::comeBackInStages(ValueId v) {
+  std::vector<ValueId> held;
+  const auto end = [&, depth = std::exchange(depth_, 0)] {
+    for (const ValueId each : held) --at(each).locks;
+    depth_ = depth;
+  };
+  try {
+    for (const std::vector<ValueId>& stage : stagesTo(v)) {
+      const size_t before = held.size();
+      for (const ValueId each : stage) {
+        if (at(each).alive || at(each).wanted > 0) materialize(each);
+        ++at(each).locks;
+        held.push_back(each);
+      }
+      for (size_t i = 0; i < before; ++i) --at(held[i]).locks;
+      held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(before));
+    }
+    if (!at(v).resident) replay(at(v).recipe);
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
+// Bytes, itself included, while v comes back beside what is there, and no others leave. Of deep
+// replays the last ones, as far as they are told apart.
+int64_t OnlinePolicy::bytesToReturn(ValueId v, uint32_t round, int depth) {
   Entry& entry = at(v);
   if (!entry.bound || entry.resident) return 0;
   if (entry.mark == round) return entry.bytes_to_return;
   entry.mark = round;
   entry.bytes_to_return = entry.bytes;
-  if (hasCopy(v) || entry.recipe < 0) return entry.bytes;
+  if (hasCopy(v) || entry.recipe < 0 || depth == kDeepest) return entry.bytes;
   std::vector<ValueId> needs;
   for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs)
     needs.push_back(need.value);
   int64_t held = 0, most = 0;
-  for (const Returning& each : inOrderOfReturn(needs, round)) {
+  for (const Returning& each : inOrderOfReturn(needs, round, depth + 1)) {
     most = std::max(most, held + each.most_bytes);
     held += each.bytes;
   }
@@ -66,11 +155,11 @@ int64_t OnlinePolicy::bytesToReturn(ValueId v, uint32_t round) {
 // beside that. (Sethi and Ullman, "The generation of optimal code for arithmetic expressions",
 // 1970, for trees.)
 std::vector<OnlinePolicy::Returning> OnlinePolicy::inOrderOfReturn(
-    const std::vector<ValueId>& values, uint32_t round) {
+    const std::vector<ValueId>& values, uint32_t round, int depth) {
   std::vector<Returning> order;
   for (const ValueId v : values) {
     const bool absent = at(v).bound && !at(v).resident;
-    order.push_back({v, absent ? at(v).bytes : 0, bytesToReturn(v, round)});
+    order.push_back({v, absent ? at(v).bytes : 0, bytesToReturn(v, round, depth)});
   }
   std::stable_sort(order.begin(), order.end(), [](const Returning& a, const Returning& b) {
     return a.most_bytes - a.bytes > b.most_bytes - b.bytes;
@@ -302,35 +391,43 @@ std::vector<WeakStorage> OnlinePolicy::leftBehind() const {
 // ------------------------------------------------------------------------------------------------
 // writes
 
-void OnlinePolicy::takeAbsent(ValueId v, std::vector<ValueId>& todo) {
-  Entry& entry = at(v);
-  if (!entry.active || entry.mark == round_) return;
-  entry.mark = round_;
-  entry.found = false;
-  if (entry.alive) {
-    todo.push_back(v);
-  } else {
-    takeDependents(v, todo);
+void OnlinePolicy::addDependents(ValueId x, std::vector<ValueId>& values) const {
+  for (const int32_t recipe : at(x).readers) {
+    const std::vector<ValueId>& made = recipes_[static_cast<size_t>(recipe)].outputs;
+    values.insert(values.end(), made.begin(), made.end());
   }
 }
 
-void OnlinePolicy::takeDependents(ValueId x, std::vector<ValueId>& todo) {
-  for (const int32_t recipe : at(x).readers) {
-    for (const ValueId made : recipes_[static_cast<size_t>(recipe)].outputs) takeAbsent(made, todo);
+// Of the absent ones among `values`, and among what is made from those by way of dead ones, those
+// that the program can reach. Each once a round.
+void OnlinePolicy::takeAbsent(std::vector<ValueId> values, std::vector<ValueId>& todo) {
+  while (!values.empty()) {
+    const ValueId v = values.back();
+    values.pop_back();
+    Entry& entry = at(v);
+    if (!entry.active || entry.mark == round_) continue;
+    entry.mark = round_;
+    entry.found = false;
+    if (entry.alive) {
+      todo.push_back(v);
+    } else {
+      addDependents(v, values);
+    }
   }
 }
 
 // What would be lost with this version of x comes back; what x's recipe makes besides, too, because
 // the write may end the recipe.
 void OnlinePolicy::beforeWrite(ValueId x) {
-  std::vector<ValueId> todo;
+  std::vector<ValueId> todo, concerned;
   ++round_;
-  takeDependents(x, todo);
+  addDependents(x, concerned);
   if (const LiveRecipe* recipe = recipeOf(x)) {
     for (const ValueId made : recipe->outputs) {
-      if (made != x) takeAbsent(made, todo);
+      if (made != x) concerned.push_back(made);
     }
   }
+  takeAbsent(std::move(concerned), todo);
   at(x).being_written = true;  // nothing may be evicted that this version would be needed for
   // In the order in which they were made: what one of them leaves behind is soon of use to others,
   // and then to none.

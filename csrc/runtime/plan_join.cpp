@@ -81,6 +81,9 @@ void PlannedState::runTo(size_t end) {
 
 namespace {
 
+// Replays within replays: each is a call within a call.
+constexpr size_t kDeepest = 500;
+
 class Join {
  public:
   Join(const CompiledPlan& from, const CompiledPlan& to, size_t at)
@@ -195,7 +198,7 @@ class Join {
 
   bool recompute(ValueId v, size_t depth) {
     const int r = to_.recipes().recipeOf(v);
-    if (r < 0 || depth > is_.size()) return false;
+    if (r < 0 || depth > kDeepest) return false;
     const Recipe& recipe = to_.recipes().recipes()[static_cast<size_t>(r)];
     const OpId now(static_cast<int64_t>(op_));
     if (now <= recipe.lastOp() || now > recipe.unchanged_until) return false;

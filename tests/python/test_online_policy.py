@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -464,3 +465,53 @@ def test_what_lies_beside_a_first_call_counts_once_for_what_is_impossible() -> N
         assert step(x) == wanted
     assert step.stats.steps_over_budget == 1
     assert len(views) == 8
+
+
+def _check_deep(online: bool) -> None:
+    """On a stack of 1 MiB, where a call within a call for each replay would take several."""
+    deep, rows, calls, odd_one = 4_000, 256, 8, 6
+
+    def step(x: torch.Tensor, odd: bool) -> float:
+        with torch.no_grad():
+            h = x
+            for _ in range(deep):
+                h = -h
+            many = x.repeat(20)  # nothing else has room beside it
+            total = many.sum()
+            del many
+            return float((h.abs() if odd else h).sum() + total)
+
+    def train() -> None:
+        x = torch.randn(rows)
+        plain = [step(x, odd) for odd in (False, True)]
+        wrapped = poet.wrap(
+            step,
+            ram_budget=resident_bytes() + 20 * x.nbytes + 512,
+            paging=False,
+            online=online,
+            background=False,
+            cache_dir=None,
+            time_limit_s=5,
+        )
+        for i in range(calls):
+            assert wrapped(x, i == odd_one) == plain[i == odd_one]
+        stats = wrapped.stats
+        assert stats.planned_recomputes >= deep  # and in the odd call all of them unplanned
+        assert stats.departures == 1
+        assert (stats.online_recomputes >= deep) == online
+        assert (stats.unplanned_recomputes >= deep) != online
+        passed.append(True)
+
+    passed: list[bool] = []
+    torch.set_num_threads(1)
+    threading.stack_size(1 << 20)
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert passed
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_value_at_the_end_of_thousands_of_operators_comes_back(online: bool) -> None:
+    """By the policy, and after a departure without one; the stack does not grow with the chain."""
+    in_a_process_of_its_own(_check_deep, online)

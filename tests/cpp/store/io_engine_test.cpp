@@ -79,6 +79,7 @@ TEST_P(IoEngineTest, GivesEveryRequestBackOnce) {
 
 TEST_P(IoEngineTest, AFailureIsAnAnswer) {
   const AlignedBuffer buffer(kOneWrite);
+  std::memset(buffer.data(), 0, kOneWrite);
   for (const Transfer kind : {Transfer::kRead, Transfer::kWrite}) {
     IoRequest request = file_->request(kind, buffer.data(), kOneWrite, 0);
     request.fd = -1;

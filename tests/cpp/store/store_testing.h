@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -127,6 +128,8 @@ struct Way {
   const char* name;
   PipelineOptions options;
 };
+// GoogleTest prints the bytes of what it does not know, and those between two members are nobody's.
+inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 // Every way: the kernel's ring, threads, a file without O_DIRECT, and answers in any order.
 inline std::vector<Way> everyWay() {
@@ -155,6 +158,7 @@ struct FaultCase {
   Outcome outcome;
   const char* name;
 };
+inline void PrintTo(const FaultCase& one, std::ostream* out) { *out << one.name; }
 
 inline constexpr FaultCase kFaultCases[] = {
     {StoreFault::kGrowNoSpace, Outcome::kThrows, "GrowNoSpace"},
