@@ -228,6 +228,37 @@ TEST_F(OnlinePolicyTest, BeforeAWriteComesBackWhatNeedsTheOldVersionByWayOfOther
   EXPECT_FALSE(away_after);
 }
 
+// Note [Deep replays]: in stages, and each operator but once.
+TEST_F(OnlinePolicyTest, WhatIsThousandsOfReplaysDeepComesBackByEachOnce) {
+  constexpr int kDepth = 20 * OnlinePolicy::kDeepest + 7;
+  bool away = false;
+  expectSameBits([&] {
+    at::Tensor h = x_;
+    for (int i = 0; i < kDepth; ++i) h = h.sin();
+    w_.neg();
+    away = isAway(h);
+    return std::vector<at::Tensor>{h.add(1)};
+  });
+  EXPECT_TRUE(away);
+  EXPECT_GE(counters_.recomputes, kDepth);
+  EXPECT_LE(counters_.recomputes, kDepth + 4);
+}
+
+// What later stages are made from is held, though it is no stage's last value.
+TEST_F(OnlinePolicyTest, DeepReplaysWithShortcutsComeBack) {
+  constexpr int kDepth = 3 * OnlinePolicy::kDeepest;
+  expectSameBits([&] {
+    at::Tensor h = x_, shortcut = x_.cos();
+    for (int i = 0; i < kDepth; ++i) {
+      h = h.sin().add(shortcut);
+      if (i % 97 == 0) shortcut = h;
+    }
+    w_.neg();
+    return std::vector<at::Tensor>{h.add(1)};
+  });
+  EXPECT_GE(counters_.recomputes, kDepth);
+}
+
 TEST_F(OnlinePolicyTest, MemoryThatOthersNeedOutlivesItsStorage) {
   bool away = false;
   expectSameBits([&] {
