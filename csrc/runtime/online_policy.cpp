@@ -2,6 +2,7 @@
 #include "runtime/online_policy.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 
@@ -116,10 +117,9 @@ void OnlinePolicy::died(ValueId v) {
 // What is wanted because of v, and whether v's own memory is. What follows for what it needs may go
 // back through a chain as long as the step.
 void OnlinePolicy::update(ValueId changed) {
-  std::vector<ValueId> todo{changed};
+  c10::SmallVector<ValueId, 16> todo{changed};
   while (!todo.empty()) {
-    const ValueId v = todo.back();
-    todo.pop_back();
+    const ValueId v = todo.pop_back_val();
     Entry& entry = at(v);
     if (!entry.bound) continue;
     if (!entry.alive && entry.wanted == 0) {

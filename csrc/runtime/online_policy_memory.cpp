@@ -1,4 +1,6 @@
 // How the policy makes room.
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -110,7 +112,7 @@ bool OnlinePolicy::recoverable(ValueId v) {
     size_t next;  // need
   };
   const uint32_t round = ++round_;
-  std::vector<Visit> way;
+  c10::SmallVector<Visit, 16> way;
   const auto enter = [&](ValueId value) {
     at(value).mark = round;
     at(value).found = false;  // for whoever comes here from itself
