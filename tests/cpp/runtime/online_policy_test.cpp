@@ -228,9 +228,10 @@ TEST_F(OnlinePolicyTest, BeforeAWriteComesBackWhatNeedsTheOldVersionByWayOfOther
   EXPECT_FALSE(away_after);
 }
 
-// Note [Deep replays]: in stages, and each operator but once.
+// Note [Deep replays]: in stages, and each operator but once. A call within a call for each took
+// the 8 MiB of a stack at 7,000.
 TEST_F(OnlinePolicyTest, WhatIsThousandsOfReplaysDeepComesBackByEachOnce) {
-  constexpr int kDepth = 20 * OnlinePolicy::kDeepest + 7;
+  constexpr int kDepth = 50 * OnlinePolicy::kDeepest + 7;
   bool away = false;
   expectSameBits([&] {
     at::Tensor h = x_;
