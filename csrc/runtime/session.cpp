@@ -184,6 +184,7 @@ void Session::closeStep() {
   touched_.clear();
   unchecked_.clear();
   known_bytes_.reset();
+  known_sizes_.clear();
   mode_ = Mode::kIdle;
   watchWhatIsAway();
 }

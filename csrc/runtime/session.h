@@ -205,6 +205,7 @@ class POET_API Session final : public Listener,
 
   // session_memory.cpp
   void countKnown();
+  int64_t missingBytes(const Recording& recording) const;
   void noteOutlived(std::vector<WeakStorage> storages);
   int64_t outlivedBytes() const;
   bool checkBase();
@@ -298,6 +299,7 @@ class POET_API Session final : public Listener,
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
+  std::vector<int64_t> known_sizes_;     // of each of them
   HeapWatch heap_watch_;
   // What steps have made and the program has kept, maybe where nobody can look: in a graph.
   std::vector<WeakStorage> outlived_;

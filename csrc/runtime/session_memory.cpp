@@ -26,12 +26,14 @@ constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by whic
 // steps memory may grow without any being recorded (a copy of the model for averages): where so
 // much more is in use than at the last count, by PyTorch's allocator or in the C library's heap,
 // that the plan may soon have no room for it, and after 1, 2, 4, 8, ... followed steps, it is
-// counted as well. A program that keeps something of every step grows for ever: after each plan
-// that was made again for it, twice as many steps go by before the next one is asked for, and from
-// the second on each leaves room for as much more as these will keep (bytes_to_come). A plan that
-// keeps the budget all the same stays; its predicted peak is what grows. Of one that does not the
-// step that finds it so leaves it at its first op, where there is a policy. Those that come before
-// there is another follow it, and go above by what is known: the policy might need more.
+// counted as well; and where it grew before the last count and will not fit at that pace. A program
+// that keeps something of every step grows for ever: after each plan that was made again for it,
+// twice as many steps go by before the next one is asked for, and from the second on, or where two
+// counts in a row have found more, each leaves room for as much more as these will keep
+// (bytes_to_come). A plan that keeps the budget all the same stays; its predicted peak is what
+// grows. Of one that does not the step that finds it so leaves it at its first op, where there is a
+// policy. Those that come before there is another follow it, and go above by what is known: the
+// policy might need more.
 bool Session::wantsKnown() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Variant* variant = variants_.find(variants_.predict());
@@ -44,7 +46,8 @@ bool Session::wantsKnown() {
     // Half of the room: what the arena and malloc add to a block differs from one to the next.
     const int64_t much = std::max(room / 2, std::min(kMuchMore, *budget / 256));
     if (in_use > variant->arena_bytes_then + much ||
-        (!accelerator_ && heap_watch_.hasGrownBy(much)))
+        (!accelerator_ && heap_watch_.hasGrownBy(much)) ||
+        (room >= 0 && variant->growthSinceCheck() > room))
       variant->has_unchecked_base = true;
   }
   if (!outlived_.empty() && outlivedBytes() > outlived_bytes_) variant->has_unchecked_base = true;
@@ -100,12 +103,35 @@ void Session::countKnown() {
   }
   outlived_bytes_ = outlivedBytes();
   known_bytes_ = 0;
-  for (const auto& [storage, bytes] : found) *known_bytes_ += bytes;
+  known_sizes_.clear();
+  for (const auto& [storage, bytes] : found) {
+    *known_bytes_ += bytes;
+    known_sizes_.push_back(bytes);
+  }
   // On an accelerator what nobody knows of counts as well, as in a recording. It may have grown: a
   // library makes a workspace for each thread that calls it, for good, and an op of the forward
   // pass that is run again in the backward pass may be the first there.
   if (accelerator_)
     *known_bytes_ += std::max<int64_t>(0, accelerator_->memory().taken_bytes - resident);
+}
+
+// Note [What a recording found and lost]
+// A recording may begin with what is not there again: of a backward pass that was interrupted,
+// PyTorch's engine holds what it had not done yet until the next backward pass begins. No op shows
+// such values, and nothing tells which of another step's storages stands for one; but where there
+// are fewer of a size than the graph has values from before the step, they are missing, and as many
+// bytes more lie beside the others.
+int64_t Session::missingBytes(const Recording& recording) const {
+  if (recording.untouched_bytes.empty()) return 0;
+  std::unordered_map<int64_t, int64_t> missing;  // by size: how many
+  for (const Value& value : recording.graph->values())
+    missing[value.bytes] += !value.producer.valid();
+  for (const int64_t bytes : known_sizes_) --missing[bytes];
+  int64_t sum = 0;
+  for (const int64_t bytes : recording.untouched_bytes) {
+    if (missing[bytes]-- > 0) sum += bytes;
+  }
+  return sum;
 }
 
 // Whether the plan still keeps the budget.
@@ -114,11 +140,12 @@ bool Session::checkBase() {
   variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
   // What no op shows is among the values, and not among the known.
-  int64_t base = *known_bytes_ + variant.recording->unshown_bytes;
+  int64_t base =
+      *known_bytes_ + variant.recording->unshown_bytes + missingBytes(*variant.recording);
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
-  variant.more_bytes = std::max<int64_t>(0, more);
+  const bool grows = variant.noteMore(std::max<int64_t>(0, more));
   const int64_t since = base - graph.baseBytes();
   const bool holds =
       !schedule.ram_budget_bytes || schedule.peak_bytes + more <= *schedule.ram_budget_bytes;
@@ -131,7 +158,7 @@ bool Session::checkBase() {
   if (!holds && variant.followed < variant.unchecked_until) return false;
   grown_.push_back(growBase(current_, since, holds));
   if (!holds) {
-    const bool goes_on = variant.unchecked_until > 0;  // not the one copy of the model
+    const bool goes_on = grows || variant.unchecked_until > 0;  // not the one copy of the model
     variant.unchecked_until = std::max<int64_t>(8, 2 * variant.unchecked_until);
     if (goes_on)
       grown_.back().bytes_to_come = more / (variant.followed + 1) * variant.unchecked_until;

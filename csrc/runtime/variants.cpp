@@ -206,6 +206,15 @@ void VariantSet::letGoOfSeenOnce(const std::vector<int>& except) {
   }
 }
 
+bool Variant::noteMore(int64_t bytes) {
+  const bool grew_before = growth_per_step > 0;
+  const int64_t steps = std::max<int64_t>(1, followed - followed_then);
+  growth_per_step = (std::max<int64_t>(0, bytes - more_bytes) + steps - 1) / steps;
+  more_bytes = bytes;
+  followed_then = followed;
+  return grew_before && growth_per_step > 0;
+}
+
 void VariantSet::setUnplannable(int id) {
   if (Variant* variant = find(id)) variant->state = VariantState::kUnplannable;
 }
@@ -220,7 +229,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
-  variant->more_bytes = 0;
+  variant->more_bytes = variant->followed_then = variant->growth_per_step = 0;
 }
 
 std::shared_ptr<CompiledPlan> VariantSet::joinedPlan(

@@ -44,6 +44,8 @@ struct Variant {
   // See Note [Outgrown plans].
   bool has_unchecked_base = false;
   int64_t more_bytes = 0;        // beside it than its plan knew of, at the last check
+  int64_t followed_then = 0;     // of its steps, at that check
+  int64_t growth_per_step = 0;   // of these bytes, before it
   int64_t followed = 0;          // steps that began with its plan since that came into force
   int64_t unchecked_until = 0;   // of them
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
@@ -55,6 +57,10 @@ struct Variant {
   int timed_steps = 0;
   // Where the blocks of steps in its plan lie; made with each plan.
   std::shared_ptr<BlockScript> script;
+
+  // So many bytes more lie beside it. Whether there were more at this check and at the one before.
+  bool noteMore(int64_t bytes);
+  int64_t growthSinceCheck() const { return growth_per_step * (followed - followed_then); }
 };
 
 // Not thread-safe: the session serializes.

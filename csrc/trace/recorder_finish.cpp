@@ -226,9 +226,12 @@ std::unique_ptr<Recording> Recorder::finish() {
   keepWhatCannotBeFound();
   keepWhatSeveralStreamsUse();
   addArrivals();
-  const int64_t base = addUntouched();
   auto recording = std::make_unique<Recording>();
+  const size_t touched_values = values_.size();
+  const int64_t base = addUntouched();
   const size_t shown_values = values_.size();
+  for (size_t v = touched_values; v < shown_values; ++v)
+    recording->untouched_bytes.push_back(values_[v].bytes);
   recording->unshown_bytes = addUnshown();
   addGrowths();
   fillDeaths(*recording);

@@ -86,6 +86,8 @@ struct Recording {
   std::vector<KnownTensor> parameters;  // the leaf tensors that the step showed
   // Of the graph's values without producer: see Note [Memory that no operator shows].
   int64_t unshown_bytes = 0;
+  // Of those that were known before the step, that no op shows, and that died in it: each one's.
+  std::vector<int64_t> untouched_bytes;
   // Of the graph's base: what was found after the recording (Note [Outgrown plans]). Ops of another
   // stream may show it.
   int64_t grown_bytes = 0;

@@ -182,3 +182,69 @@ def _check_less_is_seen() -> None:
 def test_what_a_copy_takes_is_seen_beside_what_has_gone() -> None:
     """How much more there is in all is less than what came: half of the room is reason to count."""
     in_a_process_of_its_own(_check_less_is_seen)
+
+
+class _LetsGo(_Steps):
+    """Lets go of what lay beside it, after its first operator."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.left = [torch.zeros(25_000)]
+
+    def _forward(self, x: torch.Tensor, odd: bool) -> torch.Tensor:
+        x = x * 1.0
+        self.left.clear()
+        return super()._forward(x, odd)
+
+
+def _check_what_went_is_no_room() -> None:
+    """Recorded beside 100,000 bytes that go midway; followed beside 60,000 others that stay."""
+    probe = _LetsGo()
+    probe(_batch(0))
+    graph = poet.trace(probe, _batch(1))
+    budget = graph.plain_peak_bytes() + 20_000
+    del probe, graph
+    with Watched(measured=True) as watched:
+        own = _LetsGo()
+        step = poet.wrap(
+            own, ram_budget=budget, method="checkpoint_all", background=False, cache_dir=None
+        )
+        held = []
+        for i in range(8):
+            if i < 3:  # the optimizer has no state in the first
+                own.left.append(torch.zeros(25_000))
+            else:
+                held = held or [torch.zeros(15_000)]
+            watched.call(step, (_batch(i),))
+    assert step.stats.followed_steps + step.stats.departures > 0
+    watched.check(budget, planned=False)
+
+
+def test_what_a_recording_saw_go_is_no_room() -> None:
+    """What is not there again is not counted as if it were, and had made room."""
+    in_a_process_of_its_own(_check_what_went_is_no_room)
+
+
+def _check_small_pieces() -> None:
+    """Kept of each call: 4,000 bytes, with room for some hundred."""
+    probe = _Steps("")
+    probe(_batch(0))
+    graph = poet.trace(probe, _batch(1))
+    asked: dict[str, Any] = {"paging": False, "cache_dir": None, "time_limit_s": 1}
+    least = poet.solve(graph=graph, ram_budget=1, **asked).least_ram_budget
+    assert least is not None
+    budget = least + 3 * (graph.plain_peak_bytes() - least) // 10
+    del probe, graph
+    with Watched(measured=True) as watched:
+        step = poet.wrap(_Steps(""), ram_budget=budget, background=False, **asked)
+        kept = []
+        for i in range(24):
+            watched.call(step, (_batch(i),))
+            kept.append(torch.zeros(1000))
+    assert step.stats.followed_steps >= 12
+    watched.check(budget, planned=False)
+
+
+def test_small_pieces_of_each_call_are_told_of() -> None:
+    """Too small to be seen at once; at the pace at which they came they are expected."""
+    in_a_process_of_its_own(_check_small_pieces)

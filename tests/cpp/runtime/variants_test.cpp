@@ -42,6 +42,22 @@ std::string lettersOf(int number) {
   return letters;
 }
 
+TEST(Variant, ExpectsGrowthAtThePaceOfTheLastCount) {
+  Variant variant;
+  EXPECT_FALSE(variant.noteMore(0));
+  variant.followed = 4;
+  EXPECT_FALSE(variant.noteMore(1001)) << "once is no pace";
+  EXPECT_EQ(variant.growthSinceCheck(), 0);
+  variant.followed = 6;
+  EXPECT_EQ(variant.growthSinceCheck(), 2 * 251);
+  EXPECT_TRUE(variant.noteMore(1500));
+  variant.followed = 7;
+  EXPECT_EQ(variant.growthSinceCheck(), 250);
+  EXPECT_FALSE(variant.noteMore(1400)) << "less is no growth";
+  variant.followed = 20;
+  EXPECT_EQ(variant.growthSinceCheck(), 0);
+}
+
 class VariantsTest : public ::testing::Test {
  protected:
   int add(const std::string& letters) {
