@@ -6,8 +6,9 @@ Builds store_rates (store_rates.cpp), and lets it and fio take turns: values of 
 page file and back, and fio's 1 MiB requests, four at once, on a file of its own in the same
 directory, with O_DIRECT and without. The ratios are medians over the rounds, each of two rates
 that were taken within seconds; sums, parity and copies count against the store, and fio writes one
-buffer that stays in the processor's cache. Prints the ratios and, as JSON in the last line, what
-bounds.toml limits. Needs fio.
+buffer that stays in the processor's cache. Beside that, what the store does to the bytes on the way
+(`pack`: copy, sums, parity; `unpack`: copy, sums), to plain copies in memory. Prints the ratios
+and, as JSON in the last line, what bounds.toml limits. Needs fio.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from _data import context, save
 
 MODES = ("direct", "buffered")
 MOVES = ("write", "read")
+COPIES = ("pack", "unpack")  # in memory
 _FILE_MIB = 128
 _FIO_SECONDS = 1
 _STORE_ROUNDS = 3  # of a run; the median counts
@@ -67,9 +69,12 @@ def measure(
     ratios: dict[str, list[float]] = {"write": [], "read": []}
     rates: dict[str, list[float]] = {"write": [], "read": [], "fio_write": [], "fio_read": []}
     cores = []
+    copies: dict[str, list[float]] = {f"{kind}{of}": [] for kind in COPIES for of in ("", "_ratio")}
     for _ in range(rounds):
         ours = store_rates(program, directory, mode, path, mib << 20)
         cores.append(ours["cores"])
+        for key, each in copies.items():
+            each.append(ours[key])
         for kind in MOVES:
             raw = fio_rate(directory, mode, kind)
             rates[kind].append(ours[kind])
@@ -80,6 +85,9 @@ def measure(
     for kind in MOVES:
         row[f"{kind}_ratio"] = statistics.median(ratios[kind])
         row[f"{kind}_ratio_range"] = [min(ratios[kind]), max(ratios[kind])]
+    for kind in COPIES:
+        row[f"{kind}_rate"] = statistics.median(copies[kind])
+        row[f"{kind}_ratio"] = statistics.median(copies[f"{kind}_ratio"])
     return row | {f"{key}_rate": statistics.median(each) for key, each in rates.items()}
 
 
@@ -89,6 +97,7 @@ def text(row: dict[str, Any]) -> str:
         f"{kind} {row[f'{kind}_ratio']:5.2f} of {row[f'fio_{kind}_rate'] / 1e9:5.2f} GB/s"
         for kind in MOVES
     ]
+    shares += [f"{kind} {row[f'{kind}_rate'] / 1e9:4.1f} GB/s" for kind in COPIES]
     name = f"{row['mode']:8} {row['path']:8} {row['mib']:3} MiB"
     return "  ".join([name, *shares, f"{row['cores']:.2f} cores"])
 

@@ -4,10 +4,11 @@
 //
 // Values of one length go to the file and back through a TransferQueue, all asked for at once, as
 // a plan that hides transfers has it. In turn with that, as many bytes go to another file and back
-// raw: the same system calls on whole MiB, without copies, sums or parity. The first round, in
-// which the files grow, does not count. Prints a JSON object: medians over the rounds, of bytes a
-// second and of the ratio to the raw rate in the same round; the shares of cores that the process
-// took. benchmarks/store/rates.py runs it beside fio.
+// raw: the same system calls on whole MiB, without copies, sums or parity. So do copies in memory:
+// as the store packs a value (sums and parity) and unpacks it (sums), and plain ones. The first
+// round, in which the files grow, does not count. Prints a JSON object: medians over the rounds, of
+// bytes a second and of the ratio to the raw rate in the same round; the shares of cores that the
+// process took. benchmarks/store/rates.py runs it beside fio.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "store/aligned_buffer.h"
+#include "store/chunks.h"
 #include "store/file_store.h"
 #include "store/io_engine.h"
 #include "store/transfer_queue.h"
@@ -188,6 +190,76 @@ struct Rates {
   }
 };
 
+// A buffer of the store's, one chunk after the other, as a transfer has them; the values' bytes are
+// in memory, not in the caches.
+class Copies {
+ public:
+  explicit Copies(int64_t value_bytes)
+      : layout_(value_bytes),
+        count_(std::max<int64_t>(1, kBytes / value_bytes)),
+        buffer_(layout_.dataBytes()),
+        parity_(layout_.parityBytes()),
+        values_(static_cast<size_t>(count_), Value(static_cast<size_t>(value_bytes))) {
+    for (size_t i = 0; i < values_.size(); ++i)
+      fillRandomly(values_[i].data(), value_bytes, static_cast<uint64_t>(i));
+  }
+
+  double bytes() const { return static_cast<double>(count_ * layout_.valueBytes()); }
+  double packSeconds() {
+    return secondsOfEach([this](Value& value, int64_t chunk) {
+      sums_ ^=
+          poet::store::packChunk(layout_, chunk, 1, value.data(), inBuffer(chunk), parity_.data());
+    });
+  }
+  double unpackSeconds() {
+    return secondsOfEach([this](Value& value, int64_t chunk) {
+      sums_ ^= poet::store::unpackChunk(layout_, chunk, 1, inBuffer(chunk), value.data());
+    });
+  }
+  double plainSeconds() {
+    return secondsOfEach([this](Value& value, int64_t chunk) {
+      std::memcpy(inBuffer(chunk), value.data() + layout_.chunkOffset(chunk),
+                  static_cast<size_t>(layout_.valueBytesOfChunk(chunk)));
+    });
+  }
+  uint64_t sums() const { return sums_; }  // so that nobody leaves them out
+
+ private:
+  static constexpr int64_t kBytes = int64_t{256} << 20;
+
+  std::byte* inBuffer(int64_t chunk) const { return buffer_.data() + layout_.chunkOffset(chunk); }
+  template <class Each>
+  double secondsOfEach(const Each& each) {
+    return secondsOf([&] {
+      for (Value& value : values_) {
+        for (int64_t chunk = 0; chunk < layout_.chunkCount(); ++chunk) each(value, chunk);
+      }
+    });
+  }
+
+  const poet::store::ChunkLayout layout_;
+  const int64_t count_;
+  const AlignedBuffer buffer_, parity_;
+  std::vector<Value> values_;
+  uint64_t sums_ = 0;
+};
+
+void measureCopies(int64_t value_bytes, int rounds) {
+  Copies copies(value_bytes);
+  Rates pack, unpack;
+  for (int round = 0; round <= rounds; ++round) {
+    const double plain = copies.plainSeconds();
+    const double packing = copies.packSeconds();
+    const double unpacking = copies.unpackSeconds();
+    if (round == 0) continue;
+    pack.add(copies.bytes(), packing, plain);
+    unpack.add(copies.bytes(), unpacking, plain);
+  }
+  if (copies.sums() == 0) std::fprintf(stderr, "sums that cancel out\n");
+  pack.print("pack");
+  unpack.print("unpack");
+}
+
 void measure(Values& values, RawFile& raw, double bytes, int rounds) {
   Rates writes, reads;
   double wall = 0, processor = 0, write_seconds = 0, read_seconds = 0;
@@ -208,7 +280,6 @@ void measure(Values& values, RawFile& raw, double bytes, int rounds) {
     writes.add(bytes, write_seconds, raw_write_seconds);
     reads.add(bytes, read_seconds, raw_read_seconds);
   }
-  std::printf("{");
   writes.print("write");
   reads.print("read");
   std::printf("\"cores\": %.4g, \"buffer_bytes\": %ld}\n", processor / wall,
@@ -236,5 +307,7 @@ int main(int argc, char** argv) {
   const int64_t count = std::max<int64_t>(1, std::atoll(argv[5]) / bytes);
   Values values(argv[1], direct, path, bytes, count);
   RawFile raw(argv[1], direct, IoPath::kBest, bytes * count);
+  std::printf("{");
+  measureCopies(bytes, std::atoi(argv[6]));
   measure(values, raw, static_cast<double>(bytes * count), std::atoi(argv[6]));
 }

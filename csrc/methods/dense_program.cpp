@@ -16,7 +16,6 @@ using planner::ReplayPlan;
 using planner::Stage;
 
 // Solver values of binaries lie within 1e-6 of 0 or 1; anything above one half means yes.
-constexpr double kYes = 0.5;
 
 size_t at(int index) { return static_cast<size_t>(index); }
 
@@ -293,7 +292,7 @@ void DenseProgram::addDeadline() {
 }
 
 ReplayPlan DenseProgram::planOf(std::span<const double> x) const {
-  const auto yes = [&](int column) { return column >= 0 && x[at(column)] > kYes; };
+  const auto yes = [&](int column) { return column >= 0 && planner::isYes(x[at(column)]); };
   ReplayPlan plan;
   for (const DenseStage& stage : stages_) {
     std::vector<int>& replays = plan.by_stage.emplace_back();

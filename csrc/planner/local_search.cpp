@@ -305,7 +305,7 @@ bool LocalSearch::improveOnce(double time_limit_seconds) {
   if (mip.x.empty()) return false;
   std::vector<double> next = point_;
   for (size_t i = 0; i < window.columns.size(); ++i)
-    next[static_cast<size_t>(window.columns[i])] = mip.x[i] > 0.5 ? 1 : 0;
+    next[static_cast<size_t>(window.columns[i])] = isYes(mip.x[i]) ? 1 : 0;
   program_.leastRetention(next);
   double excess = 0;
   const double score = scoreOf(next, excess);

@@ -10,7 +10,6 @@ namespace poet::planner {
 namespace {
 
 // Solver values of binaries lie within 1e-6 of 0 or 1; anything above one half means yes.
-constexpr double kYes = 0.5;
 constexpr double kPercent = 100;
 
 }  // namespace
@@ -385,7 +384,7 @@ ReplayPlan Program::planOf(std::span<const double> x) const {
   ReplayPlan plan;
   plan.by_stage.resize(problem_->stages.size());
   for (const MicroStep& step : steps_) {
-    if (step.replay >= 0 && x[static_cast<size_t>(step.column)] > kYes) {
+    if (step.replay >= 0 && isYes(x[static_cast<size_t>(step.column)])) {
       plan.by_stage[static_cast<size_t>(step.stage)].push_back(step.replay);
     }
   }
@@ -401,7 +400,7 @@ void Program::leastRetention(std::vector<double>& x) const {
   for (const MicroStep& step : steps_) {
     if (step.replay < 0) continue;
     double& r = x[static_cast<size_t>(step.column)];
-    r = r > kYes ? 1 : 0;
+    r = isYes(r) ? 1 : 0;
     const int generator = generator_column_[static_cast<size_t>(step.replay)];
     if (r > 0 && generator >= 0) x[static_cast<size_t>(generator)] = 1;
     const int out = out_column_[static_cast<size_t>(step.replay)];
@@ -419,7 +418,7 @@ void Program::leastRetention(std::vector<double>& x) const {
       const TouchEvent& event = events[k];
       const MicroStep step = event.step < 0 ? MicroStep{} : steps_[static_cast<size_t>(event.step)];
       if (event.gap_column >= 0) x[static_cast<size_t>(event.gap_column)] = needed ? 1 : 0;
-      const bool runs = step.column < 0 || x[static_cast<size_t>(step.column)] > kYes;
+      const bool runs = step.column < 0 || isYes(x[static_cast<size_t>(step.column)]);
       if (runs) needed = !event.makes;
     }
   }

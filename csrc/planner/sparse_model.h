@@ -11,6 +11,9 @@ namespace poet::planner {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// What a solver's value of a binary column says: the one place where such values are rounded.
+constexpr bool isYes(double value) { return value > 0.5; }
+
 struct Term {
   int column = 0;
   double value = 0;

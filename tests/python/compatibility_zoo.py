@@ -62,6 +62,35 @@ def _trains(
     return Case(step, _fixed(*(batch or _batch())), [net], [chosen], extra or {})
 
 
+def recurrent_nets() -> Case:
+    """A packed sequence through a bidirectional GRU and an RNN, then cells in a loop."""
+    nets = nn.ModuleDict(
+        {
+            "gru": nn.GRU(6, 8, bidirectional=True),
+            "rnn": nn.RNN(16, 8, 2, nonlinearity="relu", dropout=0.1),
+            "gru_cell": nn.GRUCell(8, 8),
+            "lstm_cell": nn.LSTMCell(8, 8),
+            "rnn_cell": nn.RNNCell(8, 8),
+            "head": nn.Linear(8, 4),
+        }
+    )
+    lengths = torch.tensor([9, 9, 7, 4, 1])
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths)
+        packed, _ = nets["rnn"](nets["gru"](packed)[0])
+        padded, _ = nn.utils.rnn.pad_packed_sequence(packed)
+        h = c = torch.zeros(len(lengths), 8)
+        for row in padded:
+            h = nets["gru_cell"](row, h)
+            h, c = nets["lstm_cell"](h, (h, c))
+            h = nets["rnn_cell"](h, c)
+        return F.cross_entropy(nets["head"](h), y)
+
+    batch = (torch.randn(9, len(lengths), 6), torch.randint(0, 4, (len(lengths),)))
+    return _trains(nets, loss_of, batch=batch)
+
+
 # ---------------------------------------------------------------- derivatives
 
 
@@ -311,7 +340,7 @@ def complex_numbers() -> Case:
 
 
 def quantization_aware() -> Case:
-    """Fake quantization with moving-average observers, frozen at the third call."""
+    """Fake quantization with moving-average observers."""
     from torch.ao.quantization import (
         FakeQuantize,
         MovingAverageMinMaxObserver,
@@ -542,7 +571,7 @@ def no_sync() -> Case:
 
 
 def evaluation_between() -> Case:
-    """Evaluation, no-grad and inference-mode passes between the steps and inside them."""
+    """Evaluation, no-grad and inference-mode passes inside the steps."""
     net = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), _deep())
     scores = torch.zeros(3)
     case = _trains(net, lambda x, y: F.cross_entropy(net(x), y), extra={"scores": scores})
@@ -779,9 +808,12 @@ def resize_and_set() -> Case:
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         scratch.resize_(x.shape).copy_(x).mul_(0.5)
+        grown = torch.full((4,), 0.1)  # its storage grows in every call
+        grown.resize_(x.shape)[0, 4:] = 0.2
+        grown[1:] = x[1:].detach()
         other = torch.empty(0)
         other.set_(scratch)
-        h = net[:4](x + other)
+        h = net[:4](x + other + grown.tanh())
         shadow = h.detach().clone()
         shadow.data = shadow.data * 2
         shadow.data[:, 0] = 1.0
@@ -1080,9 +1112,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "EMA and SWA": ("custom_function_and_ema", "stochastic_weight_averaging"),
     "Two optimizers (GAN)": ("gan",),
     "Frozen layers, LoRA-style adapters": ("frozen_layers", "low_rank_adapters"),
-    "Evaluation and inference-mode passes between steps": ("evaluation_between",),
+    "Evaluation and inference-mode passes inside steps": ("evaluation_between",),
     "L-BFGS": ("lbfgs",),
-    "LSTM with packed sequences": ("lstm",),
+    "LSTM, GRU, RNN and their cells, packed sequences": ("lstm", "recurrent_nets"),
     "Sparse gradients and matrices": ("sparse_embedding", "sparse_adam", "sparse_matrices"),
     "`parametrize`, weight and spectral norm, pruning": ("parametrized", "old_norms", "pruned"),
     "Tied weights": ("tied_weights", "gpt2"),
@@ -1159,9 +1191,17 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "DataLoader workers": (
         "test_compatibility_programs.test_loader_workers_are_forked_between_planned_steps",
     ),
-    "`os.fork`": ("test_threads_forks_exits.test_a_process_ends_well[fork]",),
-    "Resuming from a checkpoint file under another plan": (
+    "`os.fork`": (
+        "test_threads_forks_exits.test_a_process_ends_well[fork]",
+        "test_paging_programs.test_a_fork_has_what_is_away_and_both_train_on",
+    ),
+    "Evaluation and inference-mode passes between two steps": (
+        "test_paging_programs.test_an_evaluation_between_two_steps_reads_what_is_away[*",
+    ),
+    "Resuming from a checkpoint file under another plan, another budget": (
         "test_compatibility_programs.test_resuming_from_a_file_under_another_plan",
+        "test_compatibility_programs."
+        "test_resuming_from_a_file_in_another_process_under_another_budget",
     ),
 }
 

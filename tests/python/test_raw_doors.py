@@ -18,7 +18,7 @@ import torch
 from native_code import native
 from own_process import in_a_process_of_its_own
 from random_plans import STORE_DEVICE, random_plan
-from resident import Peaks, budget_at
+from resident import Peaks, budget_at, has_memory
 from torch import nn
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
@@ -68,15 +68,18 @@ class _Trained:
         self.x = torch.randn(16, 8)
         self.door = door
         self.read: list[bytes] = []
+        self.found_away = 0
 
     def step(self) -> torch.Tensor:
         for p in self.net.parameters():
             p.grad = None
         kept = self.net[:2](self.x)
+        alias = kept.detach()  # now: later it would be an operator that brings the memory back
         loss = self.net[2:](kept).square().mean()
         loss.backward()
         if self.door is not None:
-            self.read.append(self.door(kept.detach()))
+            self.found_away += not has_memory(alias)
+            self.read.append(self.door(alias))
         return loss.detach()
 
 
@@ -101,6 +104,7 @@ def test_a_door_hands_out_the_values(door: str) -> None:
     assert len(trained.read) == 4
     assert torch.equal(trained.step(), expected)
     assert session.counters()["evictions"] > 0
+    assert trained.found_away > 0
 
 
 def test_what_is_kept_is_never_evicted() -> None:

@@ -45,16 +45,17 @@ class Search {
       if (graph_.value(v).producer == kNoOp) start.resident |= bitOf(v);
     }
     if (bytesOf(start) > budget_) return std::nullopt;
-    push(0, start);
+    push({}, start);
     while (!queue_.empty()) {
-      const auto [cost, state] = queue_.top();
+      const auto [spent, state] = queue_.top();
       queue_.pop();
-      if (cost > best_.at(state)) continue;
-      if (state.next == graph_.numOps() && atEnd(state)) return cost;
-      freeOne(cost, state);
-      if (allowed_.recompute) replayOne(cost, state);
-      if (allowed_.paging) pageOne(cost, state);
-      if (state.next < graph_.numOps()) runNext(cost, state);
+      const std::vector<Spent>& best = best_.at(state);
+      if (std::find(best.begin(), best.end(), spent) == best.end()) continue;  // there is a better
+      if (state.next == graph_.numOps() && atEnd(state)) return spent.cost;
+      freeOne(spent, state);
+      if (allowed_.recompute) replayOne(spent, state);
+      if (allowed_.paging) pageOne(spent, state);
+      if (state.next < graph_.numOps()) runNext(spent, state);
     }
     return std::nullopt;
   }
@@ -67,18 +68,37 @@ class Search {
     Mask stored;  // good copies
     auto operator<=>(const State&) const = default;
   };
-  using Entry = std::pair<double, State>;
+  struct Spent {
+    double cost = 0;     // joules or seconds
+    double seconds = 0;  // 0 where nothing limits them
+    Spent with(double more_cost, double more_seconds) const {
+      return {cost + more_cost, seconds + more_seconds};
+    }
+    bool isAsGoodAs(const Spent& other) const {
+      return cost <= other.cost && seconds <= other.seconds;
+    }
+    auto operator<=>(const Spent&) const = default;
+  };
+  using Entry = std::pair<Spent, State>;
 
   Mask bitOf(ValueId v) const {
     const int bit = bit_[static_cast<size_t>(v.index)];
     return bit < 0 ? 0 : Mask{1} << bit;
   }
 
-  void push(double cost, const State& state) {
-    const auto [known, fresh] = best_.emplace(state, cost);
-    if (!fresh && known->second <= cost) return;
-    known->second = cost;
-    queue_.emplace(cost, state);
+  void push(Spent spent, const State& state) {
+    if (!allowed_.seconds_limit) {
+      spent.seconds = 0;
+    } else if (spent.seconds > *allowed_.seconds_limit) {
+      return;
+    }
+    std::vector<Spent>& best = best_[state];
+    for (const Spent& known : best) {
+      if (known.isAsGoodAs(spent)) return;
+    }
+    std::erase_if(best, [&](const Spent& known) { return spent.isAsGoodAs(known); });
+    best.push_back(spent);
+    queue_.emplace(spent, state);
   }
 
   // Values without a recipe live as in plain training.
@@ -117,7 +137,7 @@ class Search {
     });
   }
 
-  void freeOne(double cost, const State& state) {
+  void freeOne(const Spent& spent, const State& state) {
     for (size_t i = 0; i < values_.size(); ++i) {
       const auto& writers = graph_.writersOf(values_[i]);
       const bool written_later = !writers.empty() && writers.back().index >= state.next;
@@ -127,7 +147,7 @@ class Search {
       const bool dead = graph_.value(values_[i]).death.index < state.next;
       if (!(state.resident >> i & 1)) continue;
       if (stored || dead || (recipe && !written_later)) {
-        push(cost, {state.next, state.resident & ~(Mask{1} << i), state.generators, state.stored});
+        push(spent, {state.next, state.resident & ~(Mask{1} << i), state.generators, state.stored});
       }
     }
   }
@@ -140,7 +160,11 @@ class Search {
     return allowed_.joules ? seconds * (profile_.busyWatts() + profile_.alwaysWatts()) : seconds;
   }
 
-  void pageOne(double cost, const State& state) {
+  void pushTransfer(const Spent& spent, double seconds, const State& after) {
+    push(spent.with(priceOf(seconds), seconds), after);
+  }
+
+  void pageOne(const Spent& spent, const State& state) {
     for (size_t i = 0; i < values_.size(); ++i) {
       const Mask bit = Mask{1} << i;
       const int64_t bytes = graph_.value(values_[i]).bytes;
@@ -152,11 +176,11 @@ class Search {
       if (!(state.stored & bit)) {
         if (!(state.resident & bit)) continue;
         after.stored |= bit;
-        push(cost + priceOf(profile_.pageOutSeconds(bytes)), after);
+        pushTransfer(spent, profile_.pageOutSeconds(bytes), after);
       } else if (!(state.resident & bit)) {
         after.resident |= bit;
         if (bytesOf(after) > budget_) continue;
-        push(cost + priceOf(profile_.pageInSeconds(bytes)), after);
+        pushTransfer(spent, profile_.pageInSeconds(bytes), after);
       }
     }
   }
@@ -180,7 +204,7 @@ class Search {
     return true;
   }
 
-  void replayOne(double cost, const State& state) {
+  void replayOne(const Spent& spent, const State& state) {
     for (const Recipe& recipe : table_.recipes()) {
       if (!mayReplay(recipe, state)) continue;
       if (bytesOf(state) + recipe.output_bytes + recipe.workspace_bytes > budget_) continue;
@@ -188,11 +212,11 @@ class Search {
       double seconds = 0;
       for (const ValueId v : recipe.outputs) after.resident |= bitOf(v);
       for (const OpId op : recipe.ops) seconds += profile_.replaySeconds(graph_.op(op));
-      push(cost + priceOfReplay(seconds), after);
+      push(spent.with(priceOfReplay(seconds), seconds), after);
     }
   }
 
-  void runNext(double cost, const State& state) {
+  void runNext(const Spent& spent, const State& state) {
     const OpId op(state.next);
     for (const ValueId v : graph_.dataInputs(op)) {
       if (bit_[static_cast<size_t>(v.index)] >= 0 && !(state.resident & bitOf(v))) return;
@@ -212,7 +236,7 @@ class Search {
       for (const ValueId v : values_) {  // natural deaths; a replay may have kept what has a recipe
         if (graph_.value(v).death == op && table_.recipeOf(v) < 0) during.resident &= ~bitOf(v);
       }
-      push(cost, during);
+      push(spent, during);
     }
   }
 
@@ -225,7 +249,7 @@ class Search {
   std::vector<ValueId> values_;  // with a recipe
   std::vector<int> generator_;   // by op
   std::vector<int64_t> fixed_;   // by position
-  std::map<State, double> best_;
+  std::map<State, std::vector<Spent>> best_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 

@@ -1,5 +1,6 @@
 // The truth for small graphs: Dijkstra over (next op, resident values, kept generator states, good
-// copies in the store).
+// copies in the store); under a limit in seconds with all ways to a state of which none is both
+// dearer and slower than another.
 //
 // It allows everything that Note [Semantics of a schedule] allows: first executions in traced
 // order; any recipe replayed again whenever its inputs are resident in the versions that its ops
@@ -27,6 +28,7 @@ struct Allowed {
   bool recompute = true;
   bool paging = false;
   bool joules = false;
+  std::optional<double> seconds_limit = std::nullopt;  // of replays and transfers
 };
 std::optional<double> exhaustiveExtra(const Graph& graph, const DeviceProfile& profile,
                                       int64_t budget_bytes, const Allowed& allowed);
