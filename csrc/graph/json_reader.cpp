@@ -15,45 +15,72 @@ class Guard : public nlohmann::json_sax<Json> {
  public:
   explicit Guard(std::string_view what) : what_(what) {}
 
-  bool null() override { return checkDepth(); }
-  bool boolean(bool) override { return checkDepth(); }
-  bool number_integer(number_integer_t) override { return checkDepth(); }
-  bool number_unsigned(number_unsigned_t) override { return checkDepth(); }
-  bool number_float(number_float_t, const string_t&) override { return checkDepth(); }
-  bool string(string_t&) override { return checkDepth(); }
-  bool binary(binary_t&) override { return checkDepth(); }
-  bool start_object(std::size_t) override { return start(); }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return start(false); }
   bool end_object() override { return end(); }
-  bool start_array(std::size_t) override { return start(); }
+  bool start_array(std::size_t) override { return start(true); }
   bool end_array() override { return end(); }
   bool key(string_t& key) override {
-    POET_CHECK_AS(FormatError, keys_.back().insert(key).second, what_, ": the key \"", key,
+    Level& object = levels_.back();
+    POET_CHECK_AS(FormatError, object.keys.insert(key).second, what_, ": the key \"", key,
                   "\" stands twice in one object; the file is damaged");
+    object.key = key;
     return true;
   }
-  // The parser that builds the structure says it better.
+  // The parser that builds the structure says it better; but not where.
   bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
     return false;
   }
 
+  // Where it stopped, as "ops[3].seconds".
+  std::string path() const {
+    std::string path;
+    for (const Level& level : levels_) {
+      if (level.is_list) {
+        path += detail::message("[", level.index, "]");
+      } else if (!level.key.empty()) {
+        path += (path.empty() ? "" : ".") + level.key;
+      }
+    }
+    return path;
+  }
+
  private:
+  struct Level {
+    bool is_list = false;
+    std::unordered_set<std::string> keys;  // of an object
+    std::string key;                       // the latest
+    int64_t index = 0;                     // of a list: of what comes next
+  };
+
   bool checkDepth() const {
-    POET_CHECK_AS(FormatError, keys_.size() <= static_cast<size_t>(kMaxDepth), what_,
+    POET_CHECK_AS(FormatError, levels_.size() <= static_cast<size_t>(kMaxDepth), what_,
                   ": nested more than ", kMaxDepth, " levels deep; this is not a ", what_, " file");
     return true;
   }
-  bool start() {
+  bool value() {
     checkDepth();
-    keys_.emplace_back();
+    if (!levels_.empty()) ++levels_.back().index;
+    return true;
+  }
+  bool start(bool is_list) {
+    checkDepth();
+    levels_.emplace_back().is_list = is_list;
     return true;
   }
   bool end() {
-    keys_.pop_back();
-    return true;
+    levels_.pop_back();
+    return value();
   }
 
   std::string what_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of every open object; of a list none
+  std::vector<Level> levels_;  // those that are open
 };
 
 [[noreturn]] void wrongType(const std::string& where, const char* expected, const Json& got) {
@@ -77,7 +104,9 @@ Json parse(std::string_view text, std::string_view what) {
     std::string reason = error.what();
     const size_t label_end = reason.find("] ");
     if (label_end != std::string::npos) reason.erase(0, label_end + 2);
-    throw FormatError(detail::message(what, ": not valid JSON, or cut short: ", reason));
+    const std::string path = guard.path();
+    throw FormatError(detail::message(what, ": not valid JSON, or cut short",
+                                      path.empty() ? "" : ", at " + path, ": ", reason));
   }
 }
 

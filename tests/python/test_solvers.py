@@ -129,8 +129,9 @@ def test_gurobi_solves_a_small_step() -> None:
     if _solvers.gurobi().why_not:
         pytest.skip(_solvers.gurobi().why_not)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", poet.SolverWarning)  # a free licence may be too small
+        warnings.simplefilter("error", poet.SolverWarning)  # CBC would have gone on instead
         found = poet.solve(graph=chain_graph(6), ram_budget="70%", solver="gurobi", time_limit_s=30)
+    assert found.status is poet.Status.OPTIMAL
     assert found.energy_joules == pytest.approx(best("cbc").energy_joules)
 
 

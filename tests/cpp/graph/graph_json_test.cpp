@@ -112,10 +112,11 @@ TEST(GraphJson, NamesTheFieldOfAWrongType) {
   expectRefused(replaced(text, "\"workspace_bytes\":17", "\"workspace_bytes\":9223372036854775808"),
                 HasSubstr("got 9223372036854775808"));
   expectRefused(replaced(text, "\"workspace_bytes\":17", "\"workspace_bytes\":1e999"),
-                HasSubstr("graph: "));
+                HasSubstr("at ops[0].workspace_bytes: "));
   expectRefused(replaced(text, "\"seconds\":0.1", "\"seconds\":null"),
                 HasSubstr("graph: ops[0].seconds"));
-  expectRefused(replaced(text, "\"seconds\":0.1", "\"seconds\":NaN"), HasSubstr("not valid JSON"));
+  expectRefused(replaced(text, "\"seconds\":0.1", "\"seconds\":NaN"),
+                HasSubstr("not valid JSON, or cut short, at ops[0].seconds: "));
   expectRefused(replaced(text, "\"seconds\":0.1", "\"seconds\":-1"),
                 HasSubstr("op 0 (aten::native_dropout): seconds"));
   expectRefused(replaced(text, "\"random\":true", "\"random\":1"),

@@ -175,8 +175,9 @@ TEST(BadInput, AGraphFileNamesTheOpOrTheValueThatMakesNoSense) {
                         {"value 1: death", "no earlier than op 1 (g)", "got 0"});
   // Costs and sizes that are none.
   expectRefusedDocument("\"seconds\":1.0", "\"seconds\":-1.0", {"op 0 (f): seconds"});
-  expectRefusedDocument("\"seconds\":1.0", "\"seconds\":NaN", {"not valid JSON"});
-  expectRefusedDocument("\"seconds\":1.0", "\"seconds\":1e999", {"graph"});
+  expectRefusedDocument("\"seconds\":1.0", "\"seconds\":NaN",
+                        {"not valid JSON", "at ops[0].seconds"});
+  expectRefusedDocument("\"seconds\":1.0", "\"seconds\":1e999", {"at ops[0].seconds"});
   expectRefusedDocument("\"bytes\":10", "\"bytes\":9223372036854775808",
                         {"values[1].bytes", "9223372036854775808"});
   expectRefusedDocument("\"bytes\":10", "\"bytes\":9223372036854775807", {"2^63"});
