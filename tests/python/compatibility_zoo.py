@@ -1193,7 +1193,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     ),
     "`os.fork`": (
         "test_threads_forks_exits.test_a_process_ends_well[fork]",
-        "test_paging_programs.test_a_fork_has_what_is_away_and_both_train_on",
+        "test_paging_programs.test_a_fork_has_what_is_away_and_both_train_on[*",
     ),
     "Evaluation and inference-mode passes between two steps": (
         "test_paging_programs.test_an_evaluation_between_two_steps_reads_what_is_away[*",
@@ -1281,6 +1281,7 @@ FIRST_CALLS_ABOVE: dict[str, dict[str, tuple[str, ...]]] = {
         "per_sample_gradients": ("0.5 paging", "0.3 paging"),
         "pruned": _TIGHT,
         "quantization_aware": ("0.5 paging",),
+        "recurrent_nets": ("0.5", "0.3", "0.3 paging"),
         "resize_and_set": _TIGHT,
         "retained_graph": _TIGHT,
         "saved_tensor_hooks": ("0.3 paging",),

@@ -332,6 +332,8 @@ def given_by(command: str) -> set[str]:
     if name == "table":
         asked = table.parse(words)
         solved = {"status": "feasible", "processor_seconds": 1.0, "pessimism_percent": 0.0}
+        solved |= {"deterministic": False, "seconds": 5.0, "limit_seconds": 5.0}
+        solved |= {"first_plan_seconds": 1.0}
         return set(
             table.values(
                 [solved | {"graph": r.name, "mode": m} for r in asked.rows for m in asked.mode]

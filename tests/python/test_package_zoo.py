@@ -1,7 +1,7 @@
 """Models of packages train to the same bits under poet, and follow a plan: docs/package-models.md.
 
 Each model of package_zoo.py is trained plainly twice, and then by poet.wrap at slack 0.5, or just
-above the least budget that has a plan where that is more.
+above the least budget that has a plan where that is more; every night at slack 0.3 with paging, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import poet
 pytestmark = pytest.mark.usefixtures("old_objects_aside", "one_thread")
 
 _CALLS = 8
-_SHARE = 0.5
 _SECONDS = (2.0, 60.0)  # for a plan; the second where a busy machine found none in the first
 
 TURNS_OF_ITS_OWN = True  # below: a sixth of the models
@@ -44,25 +43,27 @@ def _plain(name: str) -> dict[str, Any]:
     return _train(case, case.step)
 
 
-def _budget(name: str, seconds: float) -> tuple[int, str]:
+def _budget(name: str, seconds: float, share: float, *, paging: bool) -> tuple[int, str]:
     """At that slack, or the least that has a plan; and which of the two."""
     probe = seeded(name)
     graph = poet.trace(probe.step, *probe.batches(0))
-    wanted = slack_budget(graph, _SHARE) + 4096  # a little more may lie in memory by then
-    found = poet.solve(graph=graph, ram_budget=wanted, time_limit_s=seconds)
+    wanted = slack_budget(graph, share) + 4096  # a little more may lie in memory by then
+    found = poet.solve(graph=graph, ram_budget=wanted, paging=paging, time_limit_s=seconds)
     least = found.least_ram_budget
     if found.status == "infeasible" and least is not None:
         return max(wanted, least + (graph.plain_peak_bytes() - least) // 10), "least"
-    return wanted, f"slack {_SHARE}"
+    return wanted, f"slack {share}"
 
 
-def _wrapped(name: str, seconds: float) -> tuple[dict[str, Any], poet.StepStats, str]:
+def _wrapped(
+    name: str, seconds: float, share: float, *, paging: bool
+) -> tuple[dict[str, Any], poet.StepStats, str]:
     """After training by poet.wrap, what it says of it, and which budget it had."""
-    budget, which = _budget(name, seconds)
+    budget, which = _budget(name, seconds, share, paging=paging)
     case = seeded(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", poet.BudgetWarning)
-        words: dict[str, Any] = {"background": False, "paging": False, "cache_dir": None}
+        words: dict[str, Any] = {"background": False, "paging": paging, "cache_dir": None}
         step = poet.wrap(case.step, ram_budget=budget, time_limit_s=seconds, **words)
         return _train(case, step), step.stats, which
 
@@ -76,7 +77,7 @@ def test_a_model_of_a_package_trains_to_the_same_bits(
     wanted = _plain(name)
     assert differences(wanted, _plain(name)) == [], "two plain runs differ: the model is no test"
     for seconds in _SECONDS:
-        found, stats, which = _wrapped(name, seconds)
+        found, stats, which = _wrapped(name, seconds, 0.5, paging=False)
         assert differences(wanted, found) == []
         assert stats.failed_steps == 0
         if stats.followed_steps or MODELS[name].unplanned:
@@ -89,6 +90,21 @@ def test_a_model_of_a_package_trains_to_the_same_bits(
     else:
         assert stats.followed_steps >= 1, (stats.message, stats.last_departure)
         assert stats.planned_recomputes >= 1, "the plan is that of plain training"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_a_package_trains_to_the_same_bits_from_a_page_file(name: str) -> None:
+    wanted = _plain(name)
+    for seconds in _SECONDS:
+        found, stats, _ = _wrapped(name, seconds, 0.3, paging=True)
+        assert differences(wanted, found) == []
+        assert stats.failed_steps == 0
+        if stats.followed_steps or MODELS[name].unplanned:
+            break
+    if not MODELS[name].unplanned:
+        assert stats.followed_steps >= 1, (stats.message, stats.last_departure)
+        assert stats.planned_recomputes + stats.page_ins >= 1, "the plan is that of plain training"
 
 
 def test_the_page_of_models_names_every_one() -> None:
