@@ -51,7 +51,7 @@ def _budget(name: str, seconds: float, share: float, *, paging: bool) -> tuple[i
     wanted = slack_budget(graph, share) + 4096  # a little more may lie in memory by then
     found = poet.solve(graph=graph, ram_budget=wanted, paging=paging, time_limit_s=seconds)
     least = found.least_ram_budget
-    if found.status == "infeasible" and least is not None:
+    if not found.has_plan and least is not None:
         return max(wanted, least + (graph.plain_peak_bytes() - least) // 10), "least"
     return wanted, f"slack {share}"
 
