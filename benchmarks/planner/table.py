@@ -247,6 +247,14 @@ def gap_all(record: dict[str, Any]) -> float:
     return 100 * (value - bound) / value
 
 
+def gap_extra_all(record: dict[str, Any]) -> float:
+    """Likewise, in percent of what the plan costs beyond plain training."""
+    if "value" not in record or record["bound_all"] is None:
+        return math.inf
+    value, bound = float(record["value"]), float(record["bound_all"])
+    return 100 * (value - bound) / max(value - float(record["plain"]), 1e-12)
+
+
 def values(records: list[dict[str, Any]]) -> dict[str, float]:
     """What bounds.toml limits: the worst of each size and mode over its steps and budgets.
 
@@ -267,6 +275,7 @@ def values(records: list[dict[str, Any]]) -> dict[str, float]:
             )
             if size == SCOPE_ALL_UP_TO and record["mode"] != "blocking":
                 figures[f"{name}_gap_all"] = gap_all(record)
+                figures[f"{name}_{record['mode']}_gap_extra_all"] = gap_extra_all(record)
         if "seconds" in record and not record["deterministic"]:
             figures[f"{name}_seconds_share"] = record["seconds"] / record["limit_seconds"]
             if record["status"] != poet.Status.INFEASIBLE:
