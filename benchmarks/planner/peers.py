@@ -3,6 +3,7 @@
     POET_INSTANCES=FOLDER python benchmarks/planner/peers.py [--only RL100 FCN8] [--shares 90 80]
     python benchmarks/planner/peers.py --page docs/peers.md    # of what is in the data; no solve
     python benchmarks/planner/peers.py --merge OTHER.json      # rows of another run; the newer stay
+    python benchmarks/planner/peers.py --count                 # the bounds, of what is in the data
 
 The instances are data of others and no part of poet: random layered graphs of the Moccasin
 repository (github.com/haoming-codes/moccasin, folder of its computation graphs, networkx node-link
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import sys
@@ -42,6 +44,10 @@ import _peers_page
 import _solver
 
 from _data import build, context
+
+BOUND = "planner_peers_cheaper"  # of bounds.toml
+_POETS_SECONDS = 60.0
+_SAME_PERCENT = 1e-4  # of the plain step: last digits of a plan's seconds
 
 FILES = {
     "RL100": "random_layered_n100_w0.27_nlv0.75_ed0.2_scd0.14.json",
@@ -316,6 +322,29 @@ def save(records: list[dict[str, Any]]) -> None:
     DATA.write_text('{"rows": [\n  ' + ",\n  ".join(rows) + "\n]}\n", encoding="utf-8")
 
 
+def dearer(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Cells in which another method's plan, whatever its time, is cheaper than poet's newest.
+
+    A plan where poet has none counts. Of poet rows within a minute count, of runs that had a
+    processor to themselves.
+    """
+    ours: dict[tuple[str, int], dict[str, Any]] = {}
+    theirs: dict[tuple[str, int], float] = {}
+    for row in rows:
+        cell = row["instance"], row["share_percent"]
+        extra = row.get("extra_percent", math.inf)
+        if row["method"] != "poet":
+            theirs[cell] = min(theirs.get(cell, math.inf), extra)
+        elif row["limit_s"] <= _POETS_SECONDS and not _peers_page.starved(row):
+            newest = ours.get(cell, row)
+            ours[cell] = row if row.get("date", "") >= newest.get("date", "") else newest
+    return [
+        cell
+        for cell, row in ours.items()
+        if row.get("extra_percent", math.inf) > theirs.get(cell, math.inf) + _SAME_PERCENT
+    ]
+
+
 def main() -> None:
     """Measures what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -327,7 +356,14 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help=f"put them into {DATA.name}")
     parser.add_argument("--merge", type=Path, help=f"put the rows of a file into {DATA.name}")
     parser.add_argument("--page", type=Path, help=f"write the page about {DATA.name}")
+    parser.add_argument("--count", action="store_true", help=f"print the bounds, of {DATA.name}")
     options = parser.parse_args()
+    if options.count:
+        lost = dearer(rows_of(DATA))
+        for name, share in lost:
+            print(f"{name} at {share} %: another method's plan is cheaper", file=sys.stderr)
+        print(json.dumps({"values": {BOUND: len(lost)}}))
+        return
     if options.merge or options.page:
         if options.merge:
             save(rows_of(options.merge))

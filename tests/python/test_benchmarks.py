@@ -42,6 +42,7 @@ import _digits  # noqa: E402
 import _report  # noqa: E402
 import coop  # noqa: E402
 import paper_table  # noqa: E402
+import peers  # noqa: E402
 import table  # noqa: E402
 
 MIB = 2**20
@@ -324,7 +325,8 @@ def given_by(command: str) -> set[str]:
     if name in of_forms:
         return of_forms[name].bound_ids(of_forms[name].parse(words))
     one_value = {
-        module.__name__: module.BOUND for module in (presets, finetuning, claims, paper_table, coop)
+        module.__name__: module.BOUND
+        for module in (presets, finetuning, claims, paper_table, coop, peers)
     }
     one_value["make"] = paper.run.BOUND  # paper/make.py
     if name in one_value:

@@ -182,3 +182,21 @@ def test_peers_says_which_variable_names_the_instances() -> None:
     )
     assert done.returncode != 0
     assert "POET_INSTANCES" in done.stderr
+
+
+def test_where_another_methods_plan_is_cheaper_counts() -> None:
+    def row(method: str, extra: float | None, **more: Any) -> dict[str, Any]:
+        told = {} if extra is None else {"extra_percent": extra}
+        whole = {"instance": "RL100", "share_percent": 90, "method": method, "limit_s": 60.0}
+        return whole | {"seconds": 3.0, "processor_s": 3.0} | told | more
+
+    ours, theirs = row("poet", 1.0), row("moccasin", 0.9, limit_s=600.0)
+    assert peers.dearer([ours, theirs]) == [("RL100", 90)]
+    assert peers.dearer([ours, row("moccasin", 1.0)]) == []
+    assert peers.dearer([ours, row("moccasin", None), row("checkmate", None)]) == []
+    assert peers.dearer([row("poet", None), theirs]) == [("RL100", 90)]
+    assert peers.dearer([ours, theirs, row("poet", 0.9, date="2026-11-27")]) == []
+    assert peers.dearer([row("poet", 0.8), theirs, row("poet", 1.0, date="2026-11-27")]) != []
+    starved = row("poet", 9.0, date="2026-11-28", seconds=60.0, processor_s=1.0)
+    assert peers.dearer([row("poet", 0.9), theirs, starved]) == []
+    assert peers.dearer([row("poet", 0.9), theirs, row("poet", 0.7, limit_s=600.0)]) == []
