@@ -281,7 +281,7 @@ def values(records: list[dict[str, Any]]) -> dict[str, float]:
             if record["status"] != poet.Status.INFEASIBLE:
                 figures[f"{name}_first_plan_seconds"] = record["first_plan_seconds"] or math.inf
         if "pessimism_percent" in record:
-            figures["planner_optimism"] = -record["pessimism_percent"]
+            figures["planner_optimism"] = 0.0 - record["pessimism_percent"]
         for key, figure in figures.items():
             worst[key] = max(worst.get(key, -math.inf), figure)
     return worst
