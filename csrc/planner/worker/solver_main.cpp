@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -91,18 +92,20 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-// Prints every better plan as it is found.
+// In a process of its own, whose time limit holds from outside. Prints every better plan and bound.
 poet::Schedule solve(const poet::Graph& graph, const poet::DeviceProfile& profile,
                      const Arguments& arguments) {
   if (arguments.options.method == "moccasin")  // it has options of its own
     return poet::solveMoccasin(graph, profile, arguments.options, arguments.moccasin);
-  const double plain = graph.plainSeconds();
-  return poet::planWith(graph, profile, arguments.options, [&](const poet::Schedule& found) {
-    std::printf("  +%.3f %%  peak %.2f MiB  gap %.3f %%\n",
-                100 * (found.makespan_seconds / plain - 1),
-                static_cast<double>(found.peak_bytes) / 1048576, 100 * found.gap.value_or(1));
+  const auto print = [](const poet::SearchPoint& found) {
+    std::printf("  %.1f s", found.seconds);
+    if (found.value) std::printf("  plan %.6g", *found.value);
+    if (found.bound) std::printf("  bound %.6g", *found.bound);
+    std::printf("\n");
     std::fflush(stdout);
-  });
+  };
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  return poet::solveInWorker(graph, profile, arguments.options, self, {}, print);
 }
 
 // NAME, a tab, the version, a tab, why it cannot be used.
