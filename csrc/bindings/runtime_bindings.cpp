@@ -249,6 +249,7 @@ void bindRuntime(py::module_& m) {
       .def("wants_known", &Session::wantsKnown, py::call_guard<py::gil_scoped_release>())
       .def("begin_step", &beginStep, py::arg("inputs"), py::arg("gradients"), py::arg("existing"),
            py::arg("all_are_known"))
+      .def("may_go_unrecorded", &Session::mayGoUnrecorded, py::call_guard<py::gil_scoped_release>())
       .def("begin_unrecorded", &beginUnrecorded, py::arg("inputs"))
       .def("set_budget", &setBudget, py::arg("budget_bytes"), py::arg("recompute"),
            py::arg("paging"), py::arg("profile"), py::arg("strict"), py::arg("method") = "poet")

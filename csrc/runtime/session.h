@@ -91,6 +91,8 @@ class POET_API Session final : public Listener,
   // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
   // batch's. False, and nothing has begun, where it is not known what is resident.
   bool beginUnrecorded(const std::vector<KnownStorage>& inputs);
+  // Whether it would begin, or there is no budget to keep. Not after a step that began in a plan.
+  bool mayGoUnrecorded();
   // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what
   // a replay throws. `error`: of the exception; a BudgetError that the step caught before it is
   // neither reported nor undone. Empty where it is not known.

@@ -158,6 +158,10 @@ void Session::depart(std::string why) {
   }
   last_departure_ = std::move(why);
   ++counters_.departures;
+  if (!unchecked_.empty()) {  // at its first operator: the policy is to know what has come
+    countKnown();
+    checkBase();
+  }
   noteExcessSoFar();
   if (!tap_) tap_.emplace();
   if (policy_.isOn()) {

@@ -74,6 +74,11 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
   recorder_->accompany(&policy_);
 }
 
+bool Session::mayGoUnrecorded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !policy_.isOn() || counting_.has_value();
+}
+
 bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!policy_.isOn() || !counting_) return false;

@@ -194,7 +194,11 @@ class WrappedStep:
         self._plan_anew(self._session.take_grown())  # by calls that failed
         self._session.expect_batch(shown)
         tell = self._planner.news.excess
-        if self._session.next_step_is_traced() and self._rest.skips(shapes_of(shown)):
+        if (
+            self._session.next_step_is_traced()
+            and self._session.may_go_unrecorded()
+            and self._rest.skips(shapes_of(shown))
+        ):
             try:
                 result, excess = run_unrecorded(self._session, self._step, args, kwargs, tell=tell)
             except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -248,3 +249,26 @@ def _check_small_pieces() -> None:
 def test_small_pieces_of_each_call_are_told_of() -> None:
     """Too small to be seen at once; at the pace at which they came they are expected."""
     in_a_process_of_its_own(_check_small_pieces)
+
+
+def _check_a_rest_ends() -> None:
+    """Calls of one shape have a plan, of another none; one of the former raises."""
+    small, large, fails = 192, 512, -192
+    rows = [small, small, small, *4 * [large], fails, large, large]
+    with Watched(measured=True) as watched:
+        own = _Steps("error")
+        step = poet.wrap(
+            own, ram_budget=780_000, paging=False, background=False, cache_dir=None, time_limit_s=1
+        )
+        for count in rows:
+            own.calls = _ODD[0] if count < 0 else 0
+            with suppress(ValueError):
+                watched.call(step, (_batch(0)[: abs(count)].clone(),))
+    assert step.stats.failed_steps == 1
+    assert step.stats.unrecorded_steps > 0
+    watched.check(780_000, planned=False)
+
+
+def test_a_call_after_one_that_left_its_plan_by_an_error_is_told_of() -> None:
+    """What is resident was not counted in the planned call: the next one is recorded."""
+    in_a_process_of_its_own(_check_a_rest_ends)
