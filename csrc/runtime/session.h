@@ -91,7 +91,8 @@ class POET_API Session final : public Listener,
   // A step that is to have neither a plan nor a recording, only the budget. `inputs` are its
   // batch's. False, and nothing has begun, where it is not known what is resident.
   bool beginUnrecorded(const std::vector<KnownStorage>& inputs);
-  // Whether it would begin, or there is no budget to keep. Not after a step that began in a plan.
+  // Whether it would begin with a count of what is resident, or there is no budget to keep. Not
+  // after a step that began in a plan.
   bool mayGoUnrecorded();
   // `failed`: the step ended in an exception. Everything that is away comes back first. Throws what
   // a replay throws. `error`: of the exception; a BudgetError that the step caught before it is
@@ -302,6 +303,7 @@ class POET_API Session final : public Listener,
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
   std::vector<int64_t> known_sizes_;     // of each of them
+  int64_t made_elsewhere_then_ = 0;      // StepArena's, at the last recorded step under the policy
   HeapWatch heap_watch_;
   // What steps have made and the program has kept, maybe where nobody can look: in a graph.
   std::vector<WeakStorage> outlived_;

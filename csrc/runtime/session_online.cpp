@@ -7,6 +7,11 @@
 #include "trace/tensor_args.h"
 
 namespace poet {
+namespace {
+
+constexpr int64_t kLeastShareUnseen = 1000;  // of the budget, the part that may come uncounted
+
+}  // namespace
 
 void Session::setBudget(OnlineOptions options, Strictness strictness) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -67,6 +72,7 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
     fixed.push_back(one);
   }
   if (!counting_) counting_.emplace();
+  made_elsewhere_then_ = StepArena::bytesMadeElsewhere();
   executor_.pager().end();
   policy_.begin(*recorder_, bytes, overBudget(), this);
   policy_.noteFixed(std::move(fixed));
@@ -76,7 +82,10 @@ void Session::beginPolicy(const std::vector<KnownStorage>& known) {
 
 bool Session::mayGoUnrecorded() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !policy_.isOn() || counting_.has_value();
+  if (!policy_.isOn()) return true;
+  // What was made by name since (copies of a `state_dict`) is in no count of the tap's.
+  const int64_t unseen = StepArena::bytesMadeElsewhere() - made_elsewhere_then_;
+  return counting_ && unseen <= policy_.options().budget_bytes / kLeastShareUnseen;
 }
 
 bool Session::beginUnrecorded(const std::vector<KnownStorage>& inputs) {

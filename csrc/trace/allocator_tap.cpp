@@ -436,6 +436,10 @@ void StepArena::noteMadeElsewhere(int64_t bytes) {
   StepAllocator::get().made_elsewhere_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
+int64_t StepArena::bytesMadeElsewhere() {
+  return StepAllocator::get().made_elsewhere_.load(std::memory_order_relaxed);
+}
+
 int64_t StepArena::gapBetween(const void* block, const void* next) {
   return StepAllocator::get().arena_->gapBetween(block, next);
 }

@@ -175,6 +175,7 @@ class POET_API StepArena {
   static int64_t bytesInUse();
   // Somebody has made a storage with PyTorch's own allocator, behind poet's back.
   static void noteMadeElsewhere(int64_t bytes);
+  static int64_t bytesMadeElsewhere();  // all that it was told of
   // As PageArena::gapBetween.
   static int64_t gapBetween(const void* block, const void* next);
 };

@@ -272,3 +272,69 @@ def _check_a_rest_ends() -> None:
 def test_a_call_after_one_that_left_its_plan_by_an_error_is_told_of() -> None:
     """What is resident was not counted in the planned call: the next one is recorded."""
     in_a_process_of_its_own(_check_a_rest_ends)
+
+
+def _check_another_shape_beside_copies(hard: bool) -> None:
+    """It leaves the plan at its first operator, before which nobody had counted the copies."""
+    budget = 1_280_000
+    with Watched(measured=True) as watched:
+        own = _Steps("")
+        step = poet.wrap(
+            own,
+            ram_budget=budget,
+            hard=hard,
+            paging=False,
+            background=False,
+            cache_dir=None,
+            time_limit_s=1,
+        )
+        copies = []
+        for i in range(8):
+            if i == 6:
+                copies += [copy.deepcopy(own.net.state_dict()) for _ in range(3)]
+            watched.call(step, (_batch(i)[: 512 if i < 6 else 500],))
+    assert step.stats.departures > 0
+    watched.check(budget, planned=False)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_what_has_come_is_counted_where_a_call_leaves_its_plan_at_once(hard: bool) -> None:
+    in_a_process_of_its_own(_check_another_shape_beside_copies, hard)
+
+
+class _KeepsItsGradients(_Steps):
+    """They are there all the time, set to zero in the middle: the policy gets by, no plan does."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        del self.net[8:]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.net[:5](x * 1.0)
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = self.net[5:](h).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def _check_copies_beside_rests() -> None:
+    """There is no plan, so that most calls are not recorded; then copies of the model come."""
+    budget = 816_000
+    with Watched(measured=True) as watched:
+        own = _KeepsItsGradients()
+        step = poet.wrap(
+            own, ram_budget=budget, paging=False, background=False, cache_dir=None, time_limit_s=1
+        )
+        copies = []
+        for i in range(16):
+            if 8 <= i < 11:
+                copies.append(copy.deepcopy(own.net.state_dict()))
+            watched.call(step, (_batch(i),))
+    assert step.stats.followed_steps == 0
+    assert step.stats.unrecorded_steps > 0
+    watched.check(budget, planned=False)
+
+
+def test_copies_that_come_where_calls_are_not_recorded_are_seen() -> None:
+    in_a_process_of_its_own(_check_copies_beside_rests)
