@@ -15,8 +15,6 @@ using planner::Replay;
 using planner::ReplayPlan;
 using planner::Stage;
 
-// Solver values of binaries lie within 1e-6 of 0 or 1; anything above one half means yes.
-
 size_t at(int index) { return static_cast<size_t>(index); }
 
 bool contains(const std::vector<int>& sorted, int x) {

@@ -9,7 +9,6 @@
 namespace poet::planner {
 namespace {
 
-// Solver values of binaries lie within 1e-6 of 0 or 1; anything above one half means yes.
 constexpr double kPercent = 100;
 
 }  // namespace

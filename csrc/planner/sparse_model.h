@@ -11,7 +11,8 @@ namespace poet::planner {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What a solver's value of a binary column says: the one place where such values are rounded.
+// What a solver's value of a binary column says: the one place where such values are rounded. They
+// lie within 1e-6 of 0 or 1.
 constexpr bool isYes(double value) { return value > 0.5; }
 
 struct Term {

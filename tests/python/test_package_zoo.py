@@ -69,6 +69,25 @@ def _wrapped(
         return _train(case, step), step.stats, which
 
 
+def _checked(
+    name: str, wanted: dict[str, Any], share: float, *, paging: bool
+) -> tuple[poet.StepStats, str]:
+    """Trains to the same bits, and follows a plan where the model has one; which budget it had."""
+    for seconds in _SECONDS:
+        found, stats, which = _wrapped(name, seconds, share, paging=paging)
+        assert differences(wanted, found) == []
+        assert stats.failed_steps == 0
+        if stats.followed_steps or MODELS[name].unplanned:
+            break
+    if MODELS[name].unplanned:
+        assert stats.followed_steps == 0, "it does follow a plan: take its reason away"
+    else:
+        assert stats.followed_steps >= 1, (stats.message, stats.last_departure)
+        moved = stats.planned_recomputes + (stats.planned_page_ins if paging else 0)
+        assert moved >= 1, "the plan is that of plain training"
+    return stats, which
+
+
 @pytest.mark.parametrize(
     "name", [n if n in in_turn() else pytest.param(n, marks=pytest.mark.nightly) for n in MODELS]
 )
@@ -77,37 +96,16 @@ def test_a_model_of_a_package_trains_to_the_same_bits(
 ) -> None:
     wanted = _plain(name)
     assert differences(wanted, _plain(name)) == [], "two plain runs differ: the model is no test"
-    for seconds in _SECONDS:
-        found, stats, which = _wrapped(name, seconds, 0.5, paging=False)
-        assert differences(wanted, found) == []
-        assert stats.failed_steps == 0
-        if stats.followed_steps or MODELS[name].unplanned:
-            break
+    stats, which = _checked(name, wanted, 0.5, paging=False)
     record_property("budget", which)
     record_property("followed", stats.followed_steps)
     record_property("recomputes", stats.planned_recomputes)
-    if MODELS[name].unplanned:
-        assert stats.followed_steps == 0, "it does follow a plan: take its reason away"
-    else:
-        assert stats.followed_steps >= 1, (stats.message, stats.last_departure)
-        assert stats.planned_recomputes >= 1, "the plan is that of plain training"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_a_package_trains_to_the_same_bits_from_a_page_file(name: str) -> None:
-    wanted = _plain(name)
-    for seconds in _SECONDS:
-        found, stats, _ = _wrapped(name, seconds, 0.3, paging=True)
-        assert differences(wanted, found) == []
-        assert stats.failed_steps == 0
-        if stats.followed_steps or MODELS[name].unplanned:
-            break
-    if not MODELS[name].unplanned:
-        assert stats.followed_steps >= 1, (stats.message, stats.last_departure)
-        assert stats.planned_recomputes + stats.planned_page_ins >= 1, (
-            "the plan is that of plain training"
-        )
+    _checked(name, _plain(name), 0.3, paging=True)
 
 
 def test_the_page_of_models_names_every_one() -> None:
