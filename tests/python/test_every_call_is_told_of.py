@@ -242,7 +242,7 @@ def _check_small_pieces() -> None:
         for i in range(24):
             watched.call(step, (_batch(i),))
             kept.append(torch.zeros(1000))
-    assert step.stats.followed_steps >= 12
+    assert step.stats.followed_steps >= 8  # 14 to 20, three such processes on two cores
     watched.check(budget, planned=False)
 
 
