@@ -124,12 +124,13 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   const bool follows = !record_next_ && variant != nullptr &&
                        variant->state == VariantState::kPlanned && (!is_hard_ || counting_);
   record_next_ = raised_ = switched_ = false;
-  end_excess_ = 0;
+  end_excess_ = late_bytes_ = bytes_at_begin_ = 0;
   if (follows) {
     if (!is_hard_) counting_.reset();
     StepArena::restart(most_in_step_.value_or(0), /*trim_malloc=*/!most_in_step_);
     if (variant->has_unchecked_base) {
       leaveOutWhatHasNoMemory(known);
+      bytes_at_begin_ = bytesThere(known);
       unchecked_ = std::move(known);
     }
     startListening();
@@ -184,7 +185,7 @@ void Session::closeStep() {
   touched_.clear();
   unchecked_.clear();
   known_bytes_.reset();
-  known_sizes_.clear();
+  counted_.clear();
   mode_ = Mode::kIdle;
   watchWhatIsAway();
 }
@@ -269,6 +270,7 @@ void Session::settle(StepReport& report) {
     report.mode = StepReport::Mode::kFollowed;
     report.variant = current_;
     report.num_ops = static_cast<int64_t>(executor_.done());
+    checkEnd(variant);
     tellOfSwitchExcess(report);
     tellOfGrowthExcess(report);
     tellOfStayExcess(report);

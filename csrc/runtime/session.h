@@ -207,8 +207,12 @@ class POET_API Session final : public Listener,
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
 
   // session_memory.cpp
+  static int64_t bytesThere(const std::vector<KnownStorage>& known);
   void countKnown();
   int64_t missingBytes(const Recording& recording) const;
+  int64_t stayedBytes(const Recording& recording) const;
+  void checkFirstOp();
+  void checkEnd(Variant& variant);
   void noteOutlived(std::vector<WeakStorage> storages);
   int64_t outlivedBytes() const;
   bool checkBase();
@@ -301,9 +305,15 @@ class POET_API Session final : public Listener,
   SessionCounters counters_;
   std::string last_departure_;
   std::vector<KnownStorage> unchecked_;  // from the step's start to its first op, see countKnown()
+  int64_t bytes_at_begin_ = 0;           // of these
   std::optional<int64_t> known_bytes_;   // at the running step's first op, where they were counted
-  std::vector<int64_t> known_sizes_;     // of each of them
-  int64_t made_elsewhere_then_ = 0;      // StepArena's, at the last recorded step under the policy
+  struct Counted {
+    WeakStorage storage;
+    int64_t bytes;
+  };
+  std::vector<Counted> counted_;  // each of them
+  int64_t late_bytes_ = 0;        // beside the running step, found when it had begun under its plan
+  int64_t made_elsewhere_then_ = 0;  // StepArena's, at the last recorded step under the policy
   HeapWatch heap_watch_;
   // What steps have made and the program has kept, maybe where nobody can look: in a graph.
   std::vector<WeakStorage> outlived_;

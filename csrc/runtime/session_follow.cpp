@@ -59,6 +59,7 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
       return;
     }
   }
+  if (executor_.done() == 0) checkFirstOp();
   bringBackFor(op, *stack);
   executor_.before(argumentsOf(op, *stack), below);
   float* const least = timed_ == nullptr ? nullptr : &timed_->op_seconds[executor_.done()];

@@ -1,4 +1,6 @@
 // What lies in memory beside the plans, by how much a step went above its own, and hard budgets.
+#include <limits>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -11,6 +13,14 @@ namespace {
 
 constexpr int64_t kMuchMore = int64_t{64} * 1024;
 constexpr int64_t kLeastShareTold = 1000;  // of a plan's peak, the part by which it is corrected
+
+// Half of the room: what the arena and malloc add to a block differs from one to the next.
+int64_t muchMore(const Variant& variant) {
+  const Schedule& schedule = variant.plan->schedule();
+  if (!schedule.ram_budget_bytes) return std::numeric_limits<int64_t>::max() / 2;
+  const int64_t room = *schedule.ram_budget_bytes - schedule.peak_bytes - variant.more_bytes;
+  return std::max(room / 2, std::min(kMuchMore, *schedule.ram_budget_bytes / 256));
+}
 
 }  // namespace
 
@@ -43,8 +53,7 @@ bool Session::wantsKnown() {
       accelerator_ ? accelerator_->memory().taken_bytes : StepArena::bytesInUse();
   if (budget) {
     const int64_t room = *budget - variant->plan->schedule().peak_bytes - variant->more_bytes;
-    // Half of the room: what the arena and malloc add to a block differs from one to the next.
-    const int64_t much = std::max(room / 2, std::min(kMuchMore, *budget / 256));
+    const int64_t much = muchMore(*variant);
     if (in_use > variant->arena_bytes_then + much ||
         (!accelerator_ && heap_watch_.hasGrownBy(much)) ||
         (room >= 0 && variant->growthSinceCheck() > room))
@@ -53,6 +62,18 @@ bool Session::wantsKnown() {
   if (!outlived_.empty() && outlivedBytes() > outlived_bytes_) variant->has_unchecked_base = true;
   if (variant->has_unchecked_base) variant->arena_bytes_then = in_use;
   return variant->has_unchecked_base;
+}
+
+int64_t Session::bytesThere(const std::vector<KnownStorage>& known) {
+  std::unordered_set<const void*> found;
+  int64_t bytes = 0;
+  for (const KnownStorage& one : known) {
+    const StorageHold storage = one.storage.lock();
+    if (storage && storage->_mutable_data_ptr_no_checks().get() != nullptr &&
+        found.insert(storage.get()).second)
+      bytes += one.bytes;
+  }
+  return bytes;
 }
 
 // See Note [What steps leave behind].
@@ -82,32 +103,29 @@ int64_t Session::outlivedBytes() const {
 // though it died when the step was recorded; all else that they leave Python holds, and that is
 // looked through anyway.
 void Session::countKnown() {
-  std::unordered_map<const void*, int64_t> found;
+  std::unordered_set<const void*> found;
   int64_t resident = 0;
-  const auto count = [&](c10::StorageImpl& storage, int64_t bytes) {
-    if (found.emplace(&storage, bytes).second &&
-        storage._mutable_data_ptr_no_checks().get() != nullptr)
-      resident += bytes;
+  known_bytes_ = 0;
+  counted_.clear();
+  const auto count = [&](c10::StorageImpl& storage, const WeakStorage& weak, int64_t bytes) {
+    if (!found.insert(&storage).second) return;
+    counted_.push_back({weak, bytes});
+    *known_bytes_ += bytes;
+    if (storage._mutable_data_ptr_no_checks().get() != nullptr) resident += bytes;
   };
   for (const KnownStorage& one : unchecked_) {
     const StorageHold storage = one.storage.lock();
     if (!storage || between_.has(storage.get())) continue;  // in the store, and not the plan's
-    count(*storage, one.bytes);
+    count(*storage, one.storage, one.bytes);
     if (is_hard_ && storage->device().is_cpu()) AllocatorTap::enroll(*storage);
   }
   unchecked_.clear();
   for (const WeakStorage& one : outlived_) {
     const StorageHold storage = one.lock();
     if (storage && Accelerator::isSame(storage->device(), device_) && !between_.has(storage.get()))
-      count(*storage, static_cast<int64_t>(storage->nbytes()));
+      count(*storage, one, static_cast<int64_t>(storage->nbytes()));
   }
   outlived_bytes_ = outlivedBytes();
-  known_bytes_ = 0;
-  known_sizes_.clear();
-  for (const auto& [storage, bytes] : found) {
-    *known_bytes_ += bytes;
-    known_sizes_.push_back(bytes);
-  }
   // On an accelerator what nobody knows of counts as well, as in a recording. It may have grown: a
   // library makes a workspace for each thread that calls it, for good, and an op of the forward
   // pass that is run again in the backward pass may be the first there.
@@ -126,12 +144,81 @@ int64_t Session::missingBytes(const Recording& recording) const {
   std::unordered_map<int64_t, int64_t> missing;  // by size: how many
   for (const Value& value : recording.graph->values())
     missing[value.bytes] += !value.producer.valid();
-  for (const int64_t bytes : known_sizes_) --missing[bytes];
+  for (const Counted& one : counted_) --missing[one.bytes];
   int64_t sum = 0;
   for (const int64_t bytes : recording.untouched_bytes) {
     if (missing[bytes]-- > 0) sum += bytes;
   }
   return sum;
+}
+
+// Note [What stays]
+// What a recording has die without an operator showing it (gradients that are set to None midway,
+// an attribute that the step assigns anew) may be there to stay another time, or another storage of
+// its size may be, or of less, so that no more is in use when the step begins. So at the end of a
+// step in which what exists was counted, it is looked up whether as many storages of such sizes
+// have gone as the graph has die; and where more is in use at the end than at the last such end, or
+// at the first op than at the last such first op (what the program lets go of before that is no
+// part of the step), the next step counts.
+int64_t Session::stayedBytes(const Recording& recording) const {
+  struct Size {
+    int64_t before = 0, dying = 0;  // values of the graph
+    int64_t known = 0, gone = 0;    // storages of this step
+  };
+  if (recording.untouched_bytes.empty()) return 0;
+  std::unordered_map<int64_t, Size> sizes;
+  const OpId end = recording.graph->endOfStep();
+  for (const Value& value : recording.graph->values()) {
+    if (value.producer.valid()) continue;
+    Size& size = sizes[value.bytes];
+    ++size.before;
+    size.dying += value.death < end;
+  }
+  for (const Counted& one : counted_) {
+    Size& size = sizes[one.bytes];
+    ++size.known;
+    size.gone += one.storage.expired();
+  }
+  int64_t sum = 0;
+  for (const int64_t bytes : recording.untouched_bytes) {
+    Size& size = sizes[bytes];
+    // Those that are missing cannot go.
+    if (size.dying-- - std::max<int64_t>(0, size.before - size.known) > size.gone) sum += bytes;
+  }
+  return sum;
+}
+
+void Session::checkFirstOp() {
+  if (accelerator_) return;
+  Variant& variant = *variants_.find(current_);
+  const int64_t in_use = StepArena::bytesInUse();
+  if (known_bytes_) {
+    variant.in_use_first_op = in_use;
+  } else if (variant.in_use_first_op > 0 && in_use > variant.in_use_first_op + muchMore(variant)) {
+    late_bytes_ = in_use - variant.in_use_first_op;
+    variant.has_unchecked_base = true;
+  }
+}
+
+// Of a step that has followed its plan, before anything is told of it.
+void Session::checkEnd(Variant& variant) {
+  if (accelerator_ || switched_) return;
+  const std::vector<int64_t>& untouched = variant.recording->untouched_bytes;
+  const int64_t in_use = StepArena::bytesInUse();
+  int64_t stayed = variant.stayed_bytes;
+  if (known_bytes_) {
+    stayed = stayedBytes(*variant.recording);
+    variant.in_use_end = in_use;
+  } else if (!untouched.empty() && variant.in_use_end > 0 &&
+             in_use > variant.in_use_end + muchMore(variant)) {
+    stayed = std::min(stayed + in_use - variant.in_use_end,
+                      std::accumulate(untouched.begin(), untouched.end(), int64_t{0}));
+  }
+  if (stayed > variant.stayed_bytes) {
+    variant.has_unchecked_base = true;
+    late_bytes_ = std::max(late_bytes_, stayed - variant.stayed_bytes);
+  }
+  if (known_bytes_) variant.stayed_bytes = stayed;
 }
 
 // Whether the plan still keeps the budget.
@@ -140,8 +227,11 @@ bool Session::checkBase() {
   variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
   // What no op shows is among the values, and not among the known.
-  int64_t base =
-      *known_bytes_ + variant.recording->unshown_bytes + missingBytes(*variant.recording);
+  const std::vector<int64_t>& untouched = variant.recording->untouched_bytes;
+  const int64_t here_to_stay =
+      std::min(missingBytes(*variant.recording) + variant.stayed_bytes,
+               std::accumulate(untouched.begin(), untouched.end(), int64_t{0}));
+  int64_t base = *known_bytes_ + variant.recording->unshown_bytes + here_to_stay;
   for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
   const int64_t more = base - variant.plan->graph().baseBytes();
@@ -170,9 +260,9 @@ bool Session::checkBase() {
 int64_t Session::moreBeside() {
   const Variant* variant = variants_.find(current_);
   if (variant == nullptr) return 0;
-  if (&executor_.plan() == variant->plan.get()) return variant->more_bytes;
-  return std::max<int64_t>(
-      0, variant->recording->graph->baseBytes() - executor_.plan().graph().baseBytes());
+  if (&executor_.plan() == variant->plan.get()) return variant->more_bytes + late_bytes_;
+  return late_bytes_ + std::max<int64_t>(0, variant->recording->graph->baseBytes() -
+                                                executor_.plan().graph().baseBytes());
 }
 
 GrownPlan Session::growBase(int variant, int64_t bytes, bool keeps_budget) {
@@ -277,7 +367,7 @@ void Session::tellOfSwitchExcess(StepReport& report) {
 // What lies beside the step since its plan was made, until another plan is there. At the step's
 // peak, if it is still there then.
 void Session::tellOfGrowthExcess(StepReport& report) {
-  const int64_t more = variants_.find(current_)->more_bytes;
+  const int64_t more = variants_.find(current_)->more_bytes + late_bytes_;
   const Schedule& schedule = executor_.plan().schedule();
   if (switched_ || more == 0 || !schedule.ram_budget_bytes) return;
   noteExcess(report, schedule.peak_bytes + more - *schedule.ram_budget_bytes,
@@ -294,6 +384,9 @@ void Session::noteExcessSoFar() {
   const int64_t more = is_past_peak ? moreBeside() : 0;
   if (more > 0) end_excess_ = schedule.peak_bytes + more - *schedule.ram_budget_bytes;
   end_excess_ = std::max(end_excess_, executor_.stayExcess().bytes);
+  // Old gradients were there, too, if the program has let go of them since.
+  if (executor_.done() == 0)
+    end_excess_ = std::max(end_excess_, bytes_at_begin_ - *schedule.ram_budget_bytes);
 }
 
 // Memory that stayed although the plan releases it.

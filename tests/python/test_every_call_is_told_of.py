@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -349,3 +350,124 @@ def _check_copies_beside_rests() -> None:
 
 def test_copies_that_come_where_calls_are_not_recorded_are_seen() -> None:
     in_a_process_of_its_own(_check_copies_beside_rests)
+
+
+class _ZeroesMidway(_Short):
+    """Lets go of its gradients in the forward pass, or before it; of what lies beside it, too."""
+
+    def __init__(self, midway: bool) -> None:
+        super().__init__()
+        self.left: list[torch.Tensor] = []
+        self._midway = midway
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if not self._midway:
+            self.optimizer.zero_grad()
+        h = x * 1.0
+        self.left.clear()
+        h = self.net[:5](h)
+        if self._midway:
+            self.optimizer.zero_grad()
+        loss = self.net[5:](h).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def _check_a_swap(midway: bool, first: int, swap: Callable[[_ZeroesMidway, int], Any]) -> None:
+    """`swap` prepares each call but for the first ones."""
+    budget = 1_273_582
+    with Watched(measured=True) as watched:
+        own = _ZeroesMidway(midway)
+        step = poet.wrap(
+            own, ram_budget=budget, paging=False, background=False, cache_dir=None, time_limit_s=1
+        )
+        held = []
+        for i in range(first + 12):
+            if i < first and not midway:
+                own.left.append(torch.zeros(25_000))
+            if i >= first:
+                held.append(swap(own, i - first))
+            watched.call(step, (_batch(i),))
+    assert step.stats.plans_made_again > 0
+    assert step.stats.steps_over_budget <= 2  # at the end it is seen, and then counted
+    assert step.stats.followed_steps >= first - 3 + 8
+    watched.check(budget, planned=False)
+
+
+def _one_tensor(size: int, own: _ZeroesMidway, call: int) -> torch.Tensor | None:
+    return torch.zeros(size) if call == 0 else None
+
+
+def _one_copy(own: _ZeroesMidway, call: int) -> Any:
+    """Of the model; the gradients of the call before are let go of."""
+    own.optimizer.zero_grad()
+    return copy.deepcopy(own.net.state_dict()) if call == 0 else None
+
+
+@pytest.mark.parametrize("first", [3, 13])  # under its first plan; between two counts
+@pytest.mark.parametrize("size", [25_000, 24_000, 15_000])
+def test_what_stays_in_place_of_what_went_midway_is_told_of(size: int, first: int) -> None:
+    """As much is in use when the call begins, or less; at its end more is."""
+    in_a_process_of_its_own(_check_a_swap, False, first, partial(_one_tensor, size))
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_a_copy_in_place_of_gradients_is_told_of(midway: bool) -> None:
+    """Both take as much; those are gone where the call reaches its peak."""
+    in_a_process_of_its_own(_check_a_swap, midway, 13, _one_copy)
+
+
+def _check_no_false_alarm(midway: bool) -> None:
+    budget = 1_273_582
+    with Watched(measured=True) as watched:
+        own = _ZeroesMidway(midway)
+        step = poet.wrap(
+            own, ram_budget=budget, paging=False, background=False, cache_dir=None, time_limit_s=1
+        )
+        for i in range(20):
+            own.left.append(torch.zeros(25_000))
+            watched.call(step, (_batch(i),))
+    assert step.stats.followed_steps == 17
+    assert step.stats.steps_over_budget == step.stats.plans_made_again == 0
+    watched.check(budget)
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_what_goes_midway_in_every_call_is_no_alarm(midway: bool) -> None:
+    in_a_process_of_its_own(_check_no_false_alarm, midway)
+
+
+class _Wide(_Short):
+    """Under paging its plans have part of it away between calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [m for _ in range(3) for m in (nn.Linear(96, 96), nn.Tanh())]
+        self.net = nn.Sequential(*layers)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3, foreach=False)
+
+
+def _check_begins_above() -> None:
+    """What it begins with is above its budget; old gradients are gone by its first operator."""
+    budget = 567_931
+    with Watched(measured=True) as watched:
+        step = poet.wrap(
+            _Wide(),
+            ram_budget=budget,
+            paging=True,
+            background=False,
+            cache_dir=None,
+            time_limit_s=1,
+        )
+        held = []
+        for i in range(8):
+            if i == 3:
+                held.append(torch.zeros(27_900))
+            watched.call(step, (torch.randn(256, 96),))
+    assert step.stats.departures > 0
+    watched.check(budget, planned=False)
+
+
+def test_a_call_that_begins_above_its_budget_and_leaves_its_plan_is_told_of() -> None:
+    in_a_process_of_its_own(_check_begins_above)
