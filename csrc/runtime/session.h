@@ -211,6 +211,7 @@ class POET_API Session final : public Listener,
   void countKnown();
   int64_t missingBytes(const Recording& recording) const;
   int64_t stayedBytes(const Recording& recording) const;
+  int64_t knownBase(const Recording& recording, int64_t stayed) const;
   void checkFirstOp();
   void checkEnd(Variant& variant);
   void noteOutlived(std::vector<WeakStorage> storages);

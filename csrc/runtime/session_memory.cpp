@@ -188,12 +188,28 @@ int64_t Session::stayedBytes(const Recording& recording) const {
   return sum;
 }
 
+// What lies beside the running step for as long as it runs, where `stayed` bytes of what the graph
+// has die are there to stay.
+int64_t Session::knownBase(const Recording& recording, int64_t stayed) const {
+  const std::vector<int64_t>& untouched = recording.untouched_bytes;
+  const int64_t most = std::accumulate(untouched.begin(), untouched.end(), int64_t{0});
+  int64_t base = *known_bytes_ + std::min(missingBytes(recording) + stayed, most);
+  // What no op shows is among the values, and not among the known.
+  base += recording.unshown_bytes;
+  for (const Value& value : recording.graph->values())
+    base -= value.producer.valid() ? 0 : value.bytes;
+  return base;
+}
+
 void Session::checkFirstOp() {
   if (accelerator_) return;
   Variant& variant = *variants_.find(current_);
   const int64_t in_use = StepArena::bytesInUse();
   if (known_bytes_) {
-    variant.in_use_first_op = in_use;
+    // What is not there and has room in the plan may be there the next time.
+    const int64_t base = knownBase(*variant.recording, 0);
+    variant.in_use_first_op =
+        in_use + std::max<int64_t>(0, variant.plan->graph().baseBytes() - base);
   } else if (variant.in_use_first_op > 0 && in_use > variant.in_use_first_op + muchMore(variant)) {
     late_bytes_ = in_use - variant.in_use_first_op;
     variant.has_unchecked_base = true;
@@ -205,20 +221,21 @@ void Session::checkEnd(Variant& variant) {
   if (accelerator_ || switched_) return;
   const std::vector<int64_t>& untouched = variant.recording->untouched_bytes;
   const int64_t in_use = StepArena::bytesInUse();
-  int64_t stayed = variant.stayed_bytes;
+  int64_t late = 0;
   if (known_bytes_) {
-    stayed = stayedBytes(*variant.recording);
-    variant.in_use_end = in_use;
+    const int64_t base = knownBase(*variant.recording, stayedBytes(*variant.recording));
+    const int64_t more = base - variant.plan->graph().baseBytes();
+    variant.in_use_end = in_use + std::max<int64_t>(0, -more);
+    variant.late_bytes = std::max<int64_t>(0, more);
+    late = more - variant.more_bytes;
   } else if (!untouched.empty() && variant.in_use_end > 0 &&
              in_use > variant.in_use_end + muchMore(variant)) {
-    stayed = std::min(stayed + in_use - variant.in_use_end,
-                      std::accumulate(untouched.begin(), untouched.end(), int64_t{0}));
+    late = std::min(in_use - variant.in_use_end,
+                    std::accumulate(untouched.begin(), untouched.end(), int64_t{0}));
   }
-  if (stayed > variant.stayed_bytes) {
-    variant.has_unchecked_base = true;
-    late_bytes_ = std::max(late_bytes_, stayed - variant.stayed_bytes);
-  }
-  if (known_bytes_) variant.stayed_bytes = stayed;
+  if (late <= 0) return;
+  variant.has_unchecked_base = true;
+  late_bytes_ = std::max(late_bytes_, late);
 }
 
 // Whether the plan still keeps the budget.
@@ -226,15 +243,11 @@ bool Session::checkBase() {
   Variant& variant = *variants_.find(current_);
   variant.has_unchecked_base = false;
   const Graph& graph = *variant.recording->graph;
-  // What no op shows is among the values, and not among the known.
-  const std::vector<int64_t>& untouched = variant.recording->untouched_bytes;
-  const int64_t here_to_stay =
-      std::min(missingBytes(*variant.recording) + variant.stayed_bytes,
-               std::accumulate(untouched.begin(), untouched.end(), int64_t{0}));
-  int64_t base = *known_bytes_ + variant.recording->unshown_bytes + here_to_stay;
-  for (const Value& value : graph.values()) base -= value.producer.valid() ? 0 : value.bytes;
   const Schedule& schedule = variant.plan->schedule();
-  const int64_t more = base - variant.plan->graph().baseBytes();
+  const int64_t planned = variant.plan->graph().baseBytes();
+  int64_t base = knownBase(*variant.recording, 0);
+  if (variant.late_bytes > 0) base = std::max(base, planned + variant.late_bytes);
+  const int64_t more = base - planned;
   const bool grows = variant.noteMore(std::max<int64_t>(0, more));
   const int64_t since = base - graph.baseBytes();
   const bool holds =

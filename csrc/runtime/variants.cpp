@@ -229,7 +229,7 @@ void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
-  variant->in_use_first_op = variant->in_use_end = 0;
+  variant->in_use_first_op = variant->in_use_end = variant->late_bytes = 0;
   variant->more_bytes = variant->followed_then = variant->growth_per_step = 0;
 }
 

@@ -51,7 +51,8 @@ struct Variant {
   int64_t arena_bytes_then = 0;  // the most in the arena when a step began at which it was checked
   // In use at the first op and at the end of the last step in which it was checked; 0: none was.
   int64_t in_use_first_op = 0, in_use_end = 0;
-  int64_t stayed_bytes = 0;  // that died where the step was recorded: see Note [What stays]
+  // Beside it beyond what its plan knew of, by what the end of a step showed: Note [What stays].
+  int64_t late_bytes = 0;
   // The most in the arena during its last step that followed its plan from the first op on.
   int64_t arena_peak_bytes = 0;
   // The least of each op over its first steps in a plan, and of what the program takes before it;

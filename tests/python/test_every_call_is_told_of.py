@@ -427,6 +427,8 @@ def _check_no_false_alarm(midway: bool) -> None:
         )
         for i in range(20):
             own.left.append(torch.zeros(25_000))
+            if i == 3:  # the first under its plan
+                own.optimizer.zero_grad()
             watched.call(step, (_batch(i),))
     assert step.stats.followed_steps == 17
     assert step.stats.steps_over_budget == step.stats.plans_made_again == 0
