@@ -263,7 +263,9 @@ def _page_line(cell: Cell) -> str:
     order = ["not measured", ""]
     if "plain_live_medians" in cell:
         steady = 100 * noise(cell["plain_live_medians"])
-        order = [str(len(pairs(cell))), f"{len(against(cell))} (noise of plain {steady:.0f} %)"]
+        contrary = "".join(f", `{fast}` before `{slow}`" for fast, slow in against(cell))
+        against_it = f"{len(against(cell))}{contrary} (noise of plain {steady:.0f} %)"
+        order = [str(len(pairs(cell))), against_it]
     names = ", ".join(f"`{method}`" for method in lost(cell)) or "none"
     return (
         f"| {cell['step']} | {cell['share_percent']} % | {poet_time} | {other} | {names} "

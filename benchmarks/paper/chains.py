@@ -29,6 +29,7 @@ UNIT_BYTES = 1 << 20
 PLATFORM = "m4"
 LIVE_LAYERS = 32
 LIVE_SPARE = (1, 2, 3, 5, 9, 17)  # units above the least budget that was found
+_TIE = 1e-9  # of the step's energy
 _WIDTH, _ROWS = 128, 2048  # float32: one unit a value
 _WARM_UP, _STEPS = 5, 7
 
@@ -105,6 +106,19 @@ def least_found(rows: list[Row]) -> dict[tuple[int, int], Row]:
         if "extra" in row and (place not in best or row["extra"] < best[place]["extra"]):
             best[place] = row
     return best
+
+
+def beaten(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Poet's row and revolve's better one, of those budgets for which it has one."""
+    by = {(row["key"]["layers"], row["key"]["units"], row["key"]["method"]): row for row in rows}
+    found = []
+    for (layers, units, method), row in by.items():
+        ours = by.get((layers, units, "poet"))
+        if method == "poet" or ours is None or "extra" not in row:
+            continue
+        if "extra" not in ours or row["extra"] < ours["extra"] - _TIE:
+            found.append((ours, row))
+    return found
 
 
 def series(best: dict[tuple[int, int], Row], units_of: Callable[[int], int]) -> list[Row]:

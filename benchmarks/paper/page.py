@@ -405,13 +405,7 @@ def growth(store: Store) -> Section:
         )
         for row in store.of_kind(chains.LIVE)
     ]
-    ours = {place: [0, 0] for place in ("poet", "revolve")}
-    by = {(r["key"]["layers"], r["key"]["units"], r["key"]["method"]): r for r in rows}
-    for layers, units in best:
-        poet_row, other = by.get((layers, units, "poet")), by.get((layers, units, "revolve"))
-        if poet_row and other and "extra" in poet_row and "extra" in other:
-            ours["poet"][0] += poet_row["extra"] < other["extra"]
-            ours["revolve"][0] += other["extra"] < poet_row["extra"]
+    lost = chains.beaten(rows)
     least, half = "3 units, the least possible", "half of the layers"
     lengths = [f"n = {layers}" for layers in chains.LENGTHS]
     return Section(
@@ -428,10 +422,10 @@ def growth(store: Store) -> Section:
             _picture("growth", "energy of recomputing against memory, and against length"),
             "",
             "Forward ops that run again, and the energy that they take above the plain step's; a "
-            "unit is a layer's output. Each is the better of poet's plan and revolve's",
-            f"(poet's is better in {ours['poet'][0]} of {len(best)} cases, revolve's in "
-            f"{ours['revolve'][0]}).",
+            "unit is a layer's output. Each is the better of poet's plan and revolve's, which is "
+            f"poet's, or as good, in {len(best) - len(lost)} of {len(best)} cases.",
             "",
+            *_revolve_wins(lost),
             *_table(("memory", *lengths, "power of n", "of the last two"), lines),
             "",
             f"A chain of {chains.LIVE_LAYERS} layers that trains under `poet.wrap` (matrix product "
@@ -453,6 +447,27 @@ def growth(store: Store) -> Section:
 
 
 # ---- what goes to a device ---------------------------------------------------------------------
+
+
+def _revolve_wins(lost: list[tuple[Row, Row]]) -> list[str]:
+    """The cases in which a plan of poet's costs more than revolve's, or is missing."""
+    if not lost:
+        return []
+    lines = (
+        (
+            f"{other['key']['layers']}",
+            f"{other['key']['units']}",
+            f"{ours['extra']:+.1%}" if "extra" in ours else "no plan",
+            f"{other['extra']:+.1%}",
+        )
+        for ours, other in lost
+    )
+    return [
+        "Where poet's search, of 3 s, ends above revolve:",
+        "",
+        *_table(("layers", "units", "poet", "revolve"), lines),
+        "",
+    ]
 
 
 def plan_sizes(store: Store) -> list[str]:

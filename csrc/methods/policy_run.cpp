@@ -1,5 +1,7 @@
 #include "methods/policy_run.h"
 
+#include <algorithm>
+
 #include "methods/plan_choice.h"
 #include "schedule/simulator.h"
 
@@ -53,10 +55,7 @@ bool PolicyRun::mayBeEvicted(int v) const {
 }
 
 bool PolicyRun::runStage() {
-  for (const int u : stage().needs) {
-    if (!materialize(u)) return false;
-    ++locks_[at(u)];
-  }
+  if (!bring(stage().needs)) return false;
   if (!makeRoomForOp()) return false;
   if (stage().op < problem_.graph().endOfStep())
     clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage().op));
@@ -110,15 +109,19 @@ void PolicyRun::banish(int v) {
   recipes_.forDependents(v, [&](int w) { pinned_[at(w)] = 1; });
 }
 
+// Locks all of them, those that are there before the others come back: else what comes back would
+// take their places, and they would have to come back in turn.
+bool PolicyRun::bring(const std::vector<int>& wanted) {
+  for (const int u : wanted) ++locks_[at(u)];
+  return std::all_of(wanted.begin(), wanted.end(), [this](int u) { return materialize(u); });
+}
+
 bool PolicyRun::materialize(int v) {
   if (there_[at(v)]) return true;
   // What may not leave is gone for good, and nothing may ask for it.
   if (!mayLeave(v) || ++replays_ > kMostReplaysPerStage * problem_.stages.size()) return false;
   const Replay& replay = recipeOf(v);
-  for (const int u : replay.inputs) {
-    if (!materialize(u)) return false;
-    ++locks_[at(u)];
-  }
+  if (!bring(replay.inputs)) return false;
   if (!makeRoomForReplay(replay)) return false;
   plan_.by_stage[at(stage_)].push_back(value(v).recipe);
   clock_ += replay.seconds;

@@ -98,6 +98,7 @@ class PolicyRun {
   bool isDead(int v) const;
   bool isNeededByEvicted(int v) const;
   void banish(int v);
+  bool bring(const std::vector<int>& wanted);
   bool materialize(int v);
   void put(int v);
   void remove(int v);

@@ -41,6 +41,7 @@ sys.path += [str(REPOSITORY / "demo"), str(REPOSITORY / "benchmarks" / "planner"
 import _digits  # noqa: E402
 import _report  # noqa: E402
 import coop  # noqa: E402
+import dtr_simulator  # noqa: E402
 import paper_table  # noqa: E402
 import peers  # noqa: E402
 import table  # noqa: E402
@@ -328,7 +329,10 @@ def given_by(command: str) -> set[str]:
         module.__name__: module.BOUND
         for module in (presets, finetuning, claims, paper_table, coop, peers)
     }
-    one_value["make"] = paper.run.BOUND  # paper/make.py
+    if name == "make":  # paper/make.py
+        return {paper.run.BOUND, paper.run.CHAINS}
+    if name == "dtr_simulator":
+        return {dtr_simulator.MEDIAN, dtr_simulator.ALONE}
     if name in one_value:
         return {one_value[name]}
     if name == "table":
@@ -651,3 +655,28 @@ def test_a_cell_of_the_page_of_presets_says_which_plans_its_gap_speaks_of() -> N
     assert presets.cell(row | {"gap": 0.02, "bound_scope": "all"}) == "feasible, gap 2.00 % (2.0 s)"
     proven = {"status": "optimal", "gap": 0.0, "bound_scope": "all"}
     assert presets.cell(row | proven) == "optimal (2.0 s)"
+
+
+def test_what_dtr_and_its_simulator_compute_again_is_compared_where_both_end() -> None:
+    def row(theirs: float | None, ours: float | None) -> dict[str, Any]:
+        same = {"graph": "chain of 4", "score": "dtr", "budget": "2√n"}
+        return {**same, "theirs": theirs, "ours": ours}
+
+    rows = [row(0.25, 0.25), row(0.25, 0.26), row(0.5, 0.4), row(None, 0.5), row(1.0, None)]
+    assert dtr_simulator.values(rows) == {
+        "dtr_to_its_simulator": pytest.approx(1.0),
+        "dtr_or_its_simulator_alone": 2,
+    }
+    assert "2√n: 25.0 / 26.0" in dtr_simulator.table(rows)
+    assert "1.0: " not in dtr_simulator.table(rows)
+
+
+def test_the_chain_of_dtrs_authors_lets_go_of_values_where_theirs_does() -> None:
+    chain = dtr_simulator.chain(4)
+    assert chain.inputs == ((), (0,), (1,), (2,), (), (1, 4), (0, 5), (6,))
+    assert chain.deaths() == [6, 5, 3, 3, 5, 6, 7, 7]
+
+
+def test_the_page_of_dtrs_simulator_is_that_of_the_data() -> None:
+    rows = _data.load(dtr_simulator.DATA)["rows"]
+    assert dtr_simulator.PAGE.read_text(encoding="utf-8") == dtr_simulator.page(rows)

@@ -76,7 +76,21 @@ def test_a_better_plan_of_another_method_is_counted(tmp_path: Path) -> None:
         add("dtr", ram, theirs)
     add(RECOMPUTE, 60, 0.5)  # poet's own
     assert [other["key"]["ram"] for _, other in run.beaten(store)] == [50, 70]
-    assert run.values(tmp_path / "paper.json") == {run.BOUND: 2}
+    assert run.values(tmp_path / "paper.json") == {run.BOUND: 2, run.CHAINS: 0}
+
+
+def test_a_chain_on_which_revolve_is_better_is_counted() -> None:
+    def row(layers: int, method: str, extra: float | None) -> dict[str, Any]:
+        key = {"layers": layers, "units": 4, "method": method}
+        return {"key": key} | ({} if extra is None else {"extra": extra})
+
+    pairs = ((8, 0.3, 0.3), (16, 0.7, 0.62), (32, 1.1, 1.2), (64, None, 1.9))
+    rows = [
+        row(layers, method, extra)
+        for layers, ours, theirs in pairs
+        for method, extra in (("revolve", theirs), ("poet", ours))
+    ]
+    assert [other["key"]["layers"] for _, other in chains.beaten(rows)] == [16, 64]
 
 
 def test_pofo_is_compared_at_its_peak_and_below() -> None:

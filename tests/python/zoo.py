@@ -122,20 +122,19 @@ def residual_net() -> Case:
     return _residual_net([8, 16, 32, 64], _adamw)
 
 
-def unet_3d() -> Case:
-    """MONAI's U-Net in three dimensions: skip connections, instance norm, large workspaces."""
+def _unet_3d(channels: tuple[int, ...], strides: tuple[int, ...], side: int) -> Case:
     from monai.networks.nets import UNet
 
     net = UNet(
         spatial_dims=3,
         in_channels=1,
         out_channels=2,
-        channels=(4, 8, 16),
-        strides=(2, 2),
+        channels=channels,
+        strides=strides,
         num_res_units=1,
     )
     optimizer = torch.optim.Adam(net.parameters(), foreach=False)
-    x, y = torch.randn(1, 1, 16, 16, 16), torch.randint(0, 2, (1, 16, 16, 16))
+    x, y = torch.randn(1, 1, side, side, side), torch.randint(0, 2, (1, side, side, side))
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -145,6 +144,11 @@ def unet_3d() -> Case:
         return loss.detach()
 
     return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def unet_3d() -> Case:
+    """MONAI's U-Net in three dimensions: skip connections, instance norm, large workspaces."""
+    return _unet_3d((4, 8, 16), (2, 2), 16)
 
 
 def _sgd(net: nn.Module) -> torch.optim.Optimizer:
@@ -234,12 +238,16 @@ def in_place_chains() -> Case:
     return _classifier(net, optimizer, torch.randn(4, 4, 12, 12), 3)
 
 
-def lstm() -> Case:
-    """A two-layer LSTM with dropout between the layers, over a packed sequence."""
-    net = nn.ModuleDict({"lstm": nn.LSTM(6, 8, 2, dropout=0.2), "head": nn.Linear(8, 3)})
+def _lstm(inputs: int, hidden_size: int, lengths: torch.Tensor) -> Case:
+    net = nn.ModuleDict(
+        {
+            "lstm": nn.LSTM(inputs, hidden_size, 2, dropout=0.2),
+            "head": nn.Linear(hidden_size, 3),
+        }
+    )
     optimizer = torch.optim.RMSprop(net.parameters(), foreach=False)
-    x, y = torch.randn(7, 4, 6), torch.randint(0, 3, (4,))
-    lengths = torch.tensor([7, 5, 4, 2])
+    rows = len(lengths)
+    x, y = torch.randn(int(lengths.max()), rows, inputs), torch.randint(0, 3, (rows,))
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -251,6 +259,11 @@ def lstm() -> Case:
         return loss.detach()
 
     return Case(step, _fixed(x, y), [net], [optimizer])
+
+
+def lstm() -> Case:
+    """A two-layer LSTM with dropout between the layers, over a packed sequence."""
+    return _lstm(6, 8, torch.tensor([7, 5, 4, 2]))
 
 
 def autocast_bf16() -> Case:
@@ -511,6 +524,34 @@ def full_gan() -> Case:
     return _adversaries(generator, critic, torch.randn(8, 3, 16, 16), (16, 1, 1))
 
 
+def whole_resnet18() -> Case:
+    """MONAI's ResNet-18 as it is, on 16 small pictures."""
+    from monai.networks.nets import resnet18
+
+    net = resnet18(spatial_dims=2, n_input_channels=3, num_classes=10)
+    return _classifier(net, _sgd(net), torch.randn(16, 3, 64, 64), 10)
+
+
+def whole_gpt2() -> Case:
+    """GPT-2 with its twelve layers and heads, on 8 rows."""
+    return _gpt2(_adamw, 8, vocab_size=256, n_embd=96, n_positions=64)
+
+
+def whole_unet_3d() -> Case:
+    """MONAI's U-Net of four levels, whose values take 10 times the memory of its parameters."""
+    return _unet_3d((8, 16, 32, 64), (2, 2, 2), 32)
+
+
+def whole_lstm() -> Case:
+    """A two-layer LSTM over 32 sequences of up to 24 steps, hundreds of operators."""
+    return _lstm(32, 64, torch.arange(24, 8, -1).repeat_interleave(2))
+
+
+# For every method: values that are large beside what the process holds elsewhere.
+WHOLE: dict[str, Callable[[], Case]] = {
+    kind.__name__: kind for kind in (whole_resnet18, whole_gpt2, whole_unet_3d, whole_lstm)
+}
+
 # For errors at every operator: short enough for CI, and as long as in the networks' papers.
 SIZED: dict[str, Callable[[], Case]] = {
     kind.__name__: kind
@@ -521,7 +562,7 @@ SIZED: dict[str, Callable[[], Case]] = {
 def build(kind: str, seed: int = 0) -> Case:
     """The case of that name, from that seed."""
     torch.manual_seed(seed)
-    case = (KINDS | SIZED)[kind]()
+    case = (KINDS | SIZED | WHOLE)[kind]()
     torch.manual_seed(seed + 1)
     return case
 

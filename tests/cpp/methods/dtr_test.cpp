@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <set>
+#include <vector>
 
 #include "methods/method.h"
 #include "methods/step_that_tells_scores_apart.h"
@@ -124,6 +125,38 @@ Graph deadWhileNeeded() {
 TEST(Dtr, BanishesNothingThatAnEvictedValueNeeds) {
   EXPECT_EQ(replayed(deadWhileNeeded(), "dtr", 135), (std::set<int>{0, 1}));
   EXPECT_EQ(replayed(deadWhileNeeded(), "dtr_banish", 135), (std::set<int>{1}));
+}
+
+// The authors' chain: n forward ops, each of the one before, then n gradients, each of the one
+// before and a value, the first and the last of none; all take 1,000 bytes and a second.
+Graph chainWithGradients(int n) {
+  GraphBuilder g;
+  std::vector<ValueId> made = {g.input(1)};
+  const auto op = [&](Phase phase, const std::vector<ValueId>& reads) {
+    return g.op("op").phase(phase).reads(reads).seconds(1).makes(1000);
+  };
+  for (int i = 0; i < n; ++i) made.push_back(op(Phase::kForward, {made.back()}));
+  ValueId gradient = op(Phase::kBackward, {made[0]});
+  for (int i = n - 2; i > 0; --i)
+    gradient = op(Phase::kBackward, {made[static_cast<size_t>(i)], gradient});
+  op(Phase::kBackward, {gradient});
+  return g.build();
+}
+
+// The authors' simulator replays 7, 3, 2 and 1 of them; it counts what nothing reads any more.
+TEST(Dtr, WhatAnOpReadsStaysWhileTheRestOfItComesBack) {
+  const std::vector<size_t> most = {7, 3, 2, 1};
+  for (size_t i = 0; i < most.size(); ++i) {
+    SolveOptions options;
+    options.ram_budget_bytes = static_cast<int64_t>(4 + i) * 1000 + 1;
+    options.method = "dtr_local";
+    const Graph graph = chainWithGradients(8);
+    const Schedule schedule = planWith(graph, smallProfile(), options);
+    ASSERT_TRUE(schedule.hasPlan()) << options.ram_budget_bytes << ": " << schedule.message;
+    const int64_t replays = simulate(graph, schedule, smallProfile()).recomputed_ops;
+    EXPECT_GE(replays, 1);
+    EXPECT_LE(replays, static_cast<int64_t>(most[i])) << options.ram_budget_bytes;
+  }
 }
 
 // Replays of n links of one size and one second each, within 2 sqrt(n) values and one at work.
