@@ -325,16 +325,14 @@ def given_by(command: str) -> set[str]:
     of_forms = {"comparison": comparison, "compiled": compiled}
     if name in of_forms:
         return of_forms[name].bound_ids(of_forms[name].parse(words))
-    one_value = {
-        module.__name__: module.BOUND
+    given = {
+        module.__name__: {module.BOUND}
         for module in (presets, finetuning, claims, paper_table, coop, peers)
     }
-    if name == "make":  # paper/make.py
-        return {paper.run.BOUND, paper.run.CHAINS}
-    if name == "dtr_simulator":
-        return {dtr_simulator.MEDIAN, dtr_simulator.ALONE}
-    if name in one_value:
-        return {one_value[name]}
+    given["make"] = {paper.run.BOUND, paper.run.CHAINS}  # paper/make.py
+    given["dtr_simulator"] = {dtr_simulator.MEDIAN, dtr_simulator.ALONE}
+    if name in given:
+        return given[name]
     if name == "table":
         asked = table.parse(words)
         solved = {"status": "feasible", "processor_seconds": 1.0, "pessimism_percent": 0.0}
