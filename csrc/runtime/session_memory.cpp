@@ -361,7 +361,10 @@ void Session::tellOfSwitchExcess(StepReport& report) {
   const Variant& variant = *variants_.find(current_);
   const CompiledPlan& plan = executor_.plan();
   if (!switched_ || report.over_bytes > 0) return;
-  int64_t more = variant.recording->graph->baseBytes() - plan.graph().baseBytes();
+  // That what lay beside its last step is known does not mean that a plan was made for it.
+  const int64_t beside = std::max(variant.recording->graph->baseBytes(),
+                                  variant.plan->graph().baseBytes() + variant.more_bytes);
+  int64_t more = beside - plan.graph().baseBytes();
   if (&plan == variant.plan.get()) {
     const int64_t usual = variant.arena_peak_bytes;
     if (usual == 0) return;

@@ -473,3 +473,52 @@ def _check_begins_above() -> None:
 
 def test_a_call_that_begins_above_its_budget_and_leaves_its_plan_is_told_of() -> None:
     in_a_process_of_its_own(_check_begins_above)
+
+
+class _UpdatesAtTimes(_Short):
+    """Every other call updates: two streams of operators in turn."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        call = self.calls
+        self.calls += 1
+        self.optimizer.zero_grad()
+        h = self._forward(x, odd=False)
+        if call == 15:
+            h.register_hook(_interrupt)
+        loss = h.square().mean()
+        loss.backward()
+        if call % 2:
+            self.optimizer.step()
+        return loss.detach()
+
+
+def _check_the_other_stream_above() -> None:
+    """No plan has room for what lies beside it, and there is no policy: its calls go above."""
+    probe = _Short()
+    probe(_batch(0))
+    graph = poet.trace(probe, _batch(1))
+    asked: dict[str, Any] = {"paging": False, "cache_dir": None, "time_limit_s": 1}
+    least = poet.solve(graph=graph, ram_budget=1, **asked).least_ram_budget
+    assert least is not None
+    budget = least + (graph.plain_peak_bytes() - least) // 2
+    del probe, graph
+    with Watched(measured=True) as watched:
+        step = poet.wrap(
+            _UpdatesAtTimes(), ram_budget=budget, background=False, online=False, **asked
+        )
+        held = []
+        for i in range(18):
+            if i in (6, 10):  # after the first there is another plan, and soon after that none
+                held.append(torch.zeros(25_000 if i == 6 else 200_000))
+            with suppress(KeyboardInterrupt):
+                watched.call(step, (_batch(i),))
+    assert step.stats.failed_steps == 1
+    assert step.stats.steps_over_budget >= 7
+    for i, (before, after) in enumerate(zip(watched.stats, watched.stats[1:], strict=False), 1):
+        if i >= 10:
+            assert after.steps_over_budget == before.steps_over_budget + 1, f"call {i} is untold"
+
+
+def test_a_call_that_changes_streams_above_its_budget_is_told_of() -> None:
+    """After a call that was interrupted the other stream was expected."""
+    in_a_process_of_its_own(_check_the_other_stream_above)
