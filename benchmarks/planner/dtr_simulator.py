@@ -187,8 +187,8 @@ def page(rows: list[dict[str, Any]]) -> str:
             "`dtr_local` computes many values that go before they are read.",
             "Values of one score go in another order (poet's lowest number first, theirs the last "
             "of their pool).",
-            "Why theirs computes less on U-Net is not known: its order among equals is not the "
-            "reason.",
+            "A value is stale from the begin of the op that read it last in theirs, from its end in "
+            "poet's: on U-Net, whose ops differ much in time, they evict different values.",
             "",
             table(rows),
             "",
