@@ -59,11 +59,11 @@ bool PolicyRun::runStage() {
   if (!makeRoomForOp()) return false;
   if (stage().op < problem_.graph().endOfStep())
     clock_ += problem_.profile().firstSeconds(problem_.graph().op(stage().op));
-  for (const int u : stage().needs) {
-    --locks_[at(u)];
-    scores_.noteTouch(u, clock_);
+  for (const int u : stage().needs) --locks_[at(u)];
+  for (const int v : stage().born) {
+    put(v);
+    scores_.noteTouch(v, clock_);
   }
-  for (const int v : stage().born) put(v);
   letGo();
   opDone();
   return true;
@@ -109,10 +109,14 @@ void PolicyRun::banish(int v) {
   recipes_.forDependents(v, [&](int w) { pinned_[at(w)] = 1; });
 }
 
-// Locks all of them, those that are there before the others come back: else what comes back would
-// take their places, and they would have to come back in turn.
+// Touches and locks all of them, those that are there before the others come back: else what comes
+// back would take their places, and they would have to come back in turn. What comes back for them
+// is touched as they were when it was asked for, as in the authors' simulator.
 bool PolicyRun::bring(const std::vector<int>& wanted) {
-  for (const int u : wanted) ++locks_[at(u)];
+  for (const int u : wanted) {
+    ++locks_[at(u)];
+    scores_.noteTouch(u, clock_);
+  }
   return std::all_of(wanted.begin(), wanted.end(), [this](int u) { return materialize(u); });
 }
 
@@ -125,10 +129,7 @@ bool PolicyRun::materialize(int v) {
   if (!makeRoomForReplay(replay)) return false;
   plan_.by_stage[at(stage_)].push_back(value(v).recipe);
   clock_ += replay.seconds;
-  for (const int u : replay.inputs) {
-    --locks_[at(u)];
-    scores_.noteTouch(u, clock_);
-  }
+  for (const int u : replay.inputs) --locks_[at(u)];
   for (const int w : replay.outputs) {
     if (!there_[at(w)]) put(w);
   }
@@ -138,7 +139,6 @@ bool PolicyRun::materialize(int v) {
 
 void PolicyRun::put(int v) {
   there_[at(v)] = 1;
-  scores_.noteTouch(v, clock_);
   scores_.noteReturn(v);
   arrived(v);
 }

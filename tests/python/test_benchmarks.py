@@ -330,7 +330,7 @@ def given_by(command: str) -> set[str]:
         for module in (presets, finetuning, claims, paper_table, coop, peers)
     }
     given["make"] = {paper.run.BOUND, paper.run.CHAINS}  # paper/make.py
-    given["dtr_simulator"] = {dtr_simulator.MEDIAN, dtr_simulator.ALONE}
+    given["dtr_simulator"] = {dtr_simulator.MEDIAN, dtr_simulator.UNLIKE}
     if name in given:
         return given[name]
     if name == "table":
@@ -656,14 +656,21 @@ def test_a_cell_of_the_page_of_presets_says_which_plans_its_gap_speaks_of() -> N
 
 
 def test_what_dtr_and_its_simulator_compute_again_is_compared_where_both_end() -> None:
-    def row(theirs: float | None, ours: float | None) -> dict[str, Any]:
+    def row(theirs: float | None, ours: float | None, first: float | None) -> dict[str, Any]:
         same = {"graph": "chain of 4", "score": "dtr", "budget": "2√n"}
-        return {**same, "theirs": theirs, "ours": ours}
+        return {**same, "theirs": theirs, "ours": ours, "theirs_first": first}
 
-    rows = [row(0.25, 0.25), row(0.25, 0.26), row(0.5, 0.4), row(None, 0.5), row(1.0, None)]
+    rows = [
+        row(0.25, 0.25, 0.25),
+        row(0.25, 0.26, 0.26),
+        row(0.5, 0.4, 0.5),
+        row(None, 0.5, None),
+        row(1.0, None, 1.0),
+        row(None, None, None),
+    ]
     assert dtr_simulator.values(rows) == {
         "dtr_to_its_simulator": pytest.approx(1.0),
-        "dtr_or_its_simulator_alone": 2,
+        "dtr_unlike_its_simulator": 3,
     }
     assert "2√n: 25.0 / 26.0" in dtr_simulator.table(rows)
     assert "1.0: " not in dtr_simulator.table(rows)
