@@ -30,7 +30,7 @@ class _Walk:
         self.away = [
             v
             for v in start
-            if self.evictable(v) and self.step.death(v) == self.end and self.dice.random() < 0.3
+            if self.evictable(v) and self.step.death(v) == self.end and self.dice.random() < 0.6
         ]
         self.store.update(dict.fromkeys(self.away, 0))
         self.resident = set(start) - set(self.away)
@@ -53,7 +53,7 @@ class _Walk:
         if chain[0] >= 0 and chain[-1] < at and read - {*made} <= self.resident:
             late = {w for op in self.ops[chain[0] :] for w in op.get("mutates", [])} - {*made}
             again = all(self.ops[k].get("replayable", True) for k in chain)
-            if again and not late & read and self.dice.random() < 0.4:
+            if again and not late & read and self.dice.random() < 0.8:
                 self.actions.append({"at": at, "when": "before", "do": "recompute", "ops": chain})
                 for w in made:
                     self.enter(w, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -424,7 +425,7 @@ def test_gradients_come_back_before_the_weights_change_with_little_beside_them()
     What is evicted hangs on measured times: 4 to 11 %, most often 4, on a busy machine.
     """
     # 16 % where all that comes back on the way to them stays until they are there.
-    assert min(_share_above("60%") for _ in range(4)) < 0.08
+    assert statistics.median(_share_above("60%") for _ in range(7)) < 0.08
 
 
 def test_a_share_holds_from_the_second_call_on() -> None:

@@ -192,8 +192,7 @@ def check_paging(count: int) -> None:
     assert seen["carried out"] > seen["drawn"] / 2, seen
     assert seen["drawn"] > seen["carried out"], seen
     assert min(seen["paged"], seen["hidden"]) > seen["drawn"] / 4, seen
-    # One plan in eight recomputes, but what is drawn hangs together: 7 of 150 once in some 30 runs.
-    assert min(seen["recomputed"], seen["away"]) > seen["drawn"] / 50, seen
+    assert min(seen["recomputed"], seen["away"]) > seen["drawn"] / 20, seen
 
 
 def test_random_schedules_cost_the_same() -> None:
