@@ -1,6 +1,7 @@
 // Session: the recorder and the executor behind poet.trace and poet.wrap.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <optional>
 #include <unordered_set>
 
 #include "bindings/bindings.h"
@@ -11,6 +12,7 @@
 #include "trace/kept_storages.h"
 #include "trace/lending.h"
 #include "trace/listener.h"
+#include "trace/op_clock.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
@@ -404,6 +406,17 @@ void bindRuntime(py::module_& m) {
   m.def("note_made_elsewhere", &StepArena::noteMadeElsewhere, py::arg("bytes"),
         "A storage was made by PyTorch's own allocator, behind poet's back.");
   m.def("tap_for_good", [] { static AllocatorTap::Guard guard; });
+  m.def(
+      "count_op_time",
+      [](bool on) {
+        static std::optional<OpClock::Counted> counted;
+        if (on) {
+          counted.emplace();
+        } else {
+          counted.reset();
+        }
+      },
+      py::arg("on"), "For tests: an op takes a number of microseconds that is counted.");
 }
 
 }  // namespace poet

@@ -8,6 +8,7 @@
 #include "runtime/online_policy.h"
 #include "runtime/verify.h"
 #include "store/stopwatch.h"
+#include "trace/op_clock.h"
 #include "trace/op_traits.h"
 
 namespace poet {
@@ -18,7 +19,7 @@ void OnlinePolicy::makeRoom(int64_t bytes) {
   // mode is as harsh as the budget.
   const int64_t most = options_.budget_bytes + (verify_ ? 0 : over_bytes_);
   if (residentBytes() + bytes <= most) return;
-  const Stopwatch watch(&seconds_);
+  const StopwatchOf<OpClock> watch(&seconds_);  // taken off the time of an op
   const AllocatorTap::HiddenGuard hidden;
   made_room_ = true;
   noteDeaths();

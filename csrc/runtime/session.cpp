@@ -146,7 +146,7 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
       timed_ = variant;
       for (std::vector<float>* const least : {&variant->op_seconds, &variant->host_seconds})
         least->resize(variant->plan->numOps(), std::numeric_limits<float>::infinity());
-      left_at_ = std::chrono::steady_clock::now();
+      left_at_ = OpClock::now();
     }
     if (verify_) tap_.emplace();
     if (accelerator_) executor_.noteForeignOp();  // the tap counts the CPU's bytes

@@ -22,6 +22,7 @@
 #include "trace/accelerator.h"
 #include "trace/dispatch_key.h"
 #include "trace/listener.h"
+#include "trace/op_clock.h"
 #include "trace/recorder.h"
 #include "trace/storages_in_use.h"
 
@@ -331,8 +332,8 @@ class POET_API Session final : public Listener,
   bool record_next_ = false;           // the last step did what no recording shows
   bool switched_ = false;              // the running step began under another plan
   Variant* timed_ = nullptr;           // whose ops the running step times
-  std::chrono::steady_clock::time_point left_at_;  // its last one
-  std::optional<StepArena::ScriptGuard> script_;   // of the variant with whose plan it began
+  OpClock::time_point left_at_;        // its last one
+  std::optional<StepArena::ScriptGuard> script_;  // of the variant with whose plan it began
   bool verify_;
 };
 

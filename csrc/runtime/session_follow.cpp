@@ -6,12 +6,13 @@
 #include "graph/error.h"
 #include "runtime/op_trial.h"
 #include "runtime/session.h"
+#include "trace/op_clock.h"
 #include "trace/tensor_args.h"
 
 namespace poet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = OpClock;
 
 void keepLeast(float& seconds, Clock::time_point since) {
   seconds = std::min(seconds, std::chrono::duration<float>(Clock::now() - since).count());

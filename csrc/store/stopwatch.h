@@ -6,18 +6,20 @@
 namespace poet {
 
 // The seconds of its lifetime.
-class Stopwatch {
+template <class Clock>
+class StopwatchOf {
  public:
-  explicit Stopwatch(double* seconds) : seconds_(seconds) {}
-  ~Stopwatch() { *seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
+  explicit StopwatchOf(double* seconds) : seconds_(seconds) {}
+  ~StopwatchOf() { *seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  StopwatchOf(const StopwatchOf&) = delete;
+  StopwatchOf& operator=(const StopwatchOf&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
   double* seconds_;
-  Clock::time_point start_ = Clock::now();
+  typename Clock::time_point start_ = Clock::now();
 };
+
+using Stopwatch = StopwatchOf<std::chrono::steady_clock>;
 
 // The seconds in which something is under way, however much at once.
 class BusyTime {

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "graph/error.h"
 #include "trace/tensor_args.h"
@@ -14,7 +15,7 @@
 namespace poet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = OpClock;
 
 // Whether an op drew from the default generator although its schema does not say so.
 class GeneratorWatch {

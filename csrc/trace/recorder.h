@@ -1,7 +1,6 @@
 // Recorder: one eager training step, op by op -> Recording.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "trace/accelerator.h"
 #include "trace/allocator_tap.h"
 #include "trace/native_writes.h"
+#include "trace/op_clock.h"
 #include "trace/op_traits.h"
 #include "trace/recording.h"
 #include "trace/unshown_memory.h"
@@ -251,9 +251,9 @@ class Recorder {
   int64_t left_bytes_ = 0;                  // by the op that ran last, its results included
   bool several_streams_ = false;
   UnshownMemory unshown_;
-  int kernels_ = 0;  // that run now: one may call ops of its own
-  std::chrono::steady_clock::time_point left_at_ = std::chrono::steady_clock::now();  // last
-  double host_seconds_ = 0;  // from then to the op that comes now
+  int kernels_ = 0;                               // that run now: one may call ops of its own
+  OpClock::time_point left_at_ = OpClock::now();  // last
+  double host_seconds_ = 0;                       // from then to the op that comes now
   int64_t inherited_base_bytes_ = 0;
   size_t inherited_values_ = 0;
   bool all_are_known_ = false;

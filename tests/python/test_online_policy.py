@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -419,13 +418,12 @@ def _share_above(budget: str) -> float:
     return stats.most_over_bytes / peak
 
 
+@pytest.mark.usefixtures("counted_op_time")  # what is evicted hangs on the times of ops
 def test_gradients_come_back_before_the_weights_change_with_little_beside_them() -> None:
-    """Without a store: all of them at once, by replays as deep as the step, at the first update.
-
-    What is evicted hangs on measured times: 4 to 11 %, most often 4, on a busy machine.
-    """
+    """Without a store: all of them at once, by replays as deep as the step, at the first update."""
     # 16 % where all that comes back on the way to them stays until they are there.
-    assert statistics.median(_share_above("60%") for _ in range(7)) < 0.08
+    assert _share_above("60%") < 0.05
+    assert _share_above("70%") == 0
 
 
 def test_a_share_holds_from_the_second_call_on() -> None:
