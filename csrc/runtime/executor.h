@@ -67,6 +67,8 @@ class Executor {
   bool wouldMatch(const CompiledPlan& plan, const c10::OperatorHandle& op, const c10::IValue* args);
   // The plan's actions before the op; afterwards its inputs are resident.
   void before(const c10::IValue* args, c10::DispatchKeySet below);
+  // Asks for what the following ops will look at; see Note [Ahead of the kernel].
+  void prefetch() const;
   // Bytes that the op may take by its plan, in all, and what is left of the budget beside it.
   int64_t roomForOp() const;
   // Registers what the op made. False if it made something else than the recording says.

@@ -73,6 +73,7 @@ void Session::runPlanned(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     const bool random = executor_.plan().graph().ops()[executor_.done()].random;
     trial.emplace(op, random, *stack, std::max<int64_t>(0, executor_.roomForOp() - moreBeside()));
   }
+  executor_.prefetch();
   lock.unlock();
   bool takes_more = false;
   try {

@@ -131,6 +131,17 @@ def test_budgets_are_a_list(budgets: Any) -> None:
         poet.compare(graph=chain_graph(3), budgets=budgets)
 
 
+def test_a_bar_shows_which_method_is_at_work(capsys: pytest.CaptureFixture[str]) -> None:
+    words: dict[str, Any] = {"methods": ("checkpoint_all", "chen_sqrt"), "budgets": ("100%", "70%")}
+    poet.compare(graph=chain_graph(3), verbose=True, **words)
+    shown = capsys.readouterr().err
+    assert "poet: comparing" in shown
+    assert "4/4" in shown
+    assert "chen_sqrt" in shown
+    poet.compare(graph=chain_graph(3), **words)
+    assert capsys.readouterr().err == ""
+
+
 def test_live_every_method_is_measured_in_a_process_of_its_own() -> None:
     comparison = poet.compare(
         make_step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +274,61 @@ def test_chen_sqrt_repeats_what_checkpoint_sequential_does(root: int) -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(gradients(our_net), gradients(their_net), strict=True)
     )
+
+
+def _segments_of_algorithm_3(sizes: list[int], most: int) -> list[list[int]]:
+    """Algorithm 3 of Chen et al. (arXiv 1604.06174): a segment ends above `most` bytes."""
+    segments: list[list[int]] = [[]]
+    temp = 0
+    for layer, size in enumerate(sizes):
+        temp += size
+        segments[-1].append(layer)
+        if temp > most and layer + 1 < len(sizes):
+            segments.append([])
+            temp = 0
+    return segments
+
+
+def test_chen_greedy_cuts_where_the_papers_algorithm_3_does() -> None:
+    """Its search over the bytes of a segment knows no other segments than those of the paper."""
+    torch.manual_seed(0)
+    widths = [32, 96, 16, 64, 128, 24, 48, 80, 40, 112, 56, 32]
+    pairs = list(itertools.pairwise(widths))
+    net = torch.nn.Sequential(*[torch.nn.Linear(a, b) for a, b in pairs], _Sum())
+    rows = 512
+
+    def train_step(x: torch.Tensor) -> None:
+        for parameter in net.parameters():
+            parameter.grad = None
+        net(x).backward()
+
+    graph = poet.trace(train_step, torch.randn(rows, widths[0]))
+    sizes = [4 * rows * b for _, b in pairs] + [4]  # the sum ends the chain
+    papers = set()
+    for most in range(0, sum(sizes) + 1, 64):
+        # Of all but the last what lies before a segment's end runs once more.
+        segments = _segments_of_algorithm_3(sizes, most)[:-1]
+        papers.add(tuple(sorted(widths[layer + 1] for each in segments for layer in each[:-1])))
+    assert len(papers) > 5, "the sizes give too few segments to tell them apart"
+
+    def again(budget: int) -> tuple[int, ...]:
+        plan = poet.solve(model=graph, ram_budget=budget, method="chen_greedy", cache_dir=None)
+        assert plan.has_plan
+        ops = [graph.ops[op] for action in plan.actions for op in action.ops]
+        assert {op.name for op in ops} <= {"aten::addmm"}
+        return tuple(sorted(graph.values[op.outputs[0]].shape[1] for op in ops))
+
+    refused = poet.solve(model=graph, ram_budget=1, method="chen_greedy", cache_dir=None)
+    assert refused.least_ram_budget is not None
+    plain = graph.plain_peak_bytes()
+    steps = 6
+    plans = [
+        again(refused.least_ram_budget + (plain - refused.least_ram_budget) * i // steps)
+        for i in range(steps + 1)
+    ]
+    assert set(plans) <= papers
+    assert len(set(plans)) > 2
+    assert plans[-1] == ()
 
 
 @pytest.mark.usefixtures("one_thread")
