@@ -48,14 +48,6 @@ def one_thread_and_tapped(one_thread: None) -> None:
 
 
 @pytest.fixture
-def counted_op_time(one_thread: None) -> Iterator[None]:
-    """What hangs on the times that ops take is the same in each run."""
-    _C.count_op_time(True)
-    yield
-    _C.count_op_time(False)
-
-
-@pytest.fixture
 def old_objects_aside(objects_come_back: None) -> None:
     """What Python holds before the test is not looked through at each call that is recorded.
 

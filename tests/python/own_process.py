@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
+from poet import _C
+
 _SHORT = reprlib.Repr()
 _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 32, 600, 600
 
@@ -32,6 +34,12 @@ def _with_what_it_saw(check: Callable[..., None], *args: object) -> None:
         seen = {name: frame.f_locals[name] for name in names if name in frame.f_locals}
         told = "\n".join(f"  {name} = {_SHORT.repr(value)}" for name, value in seen.items())
         raise AssertionError(f"line {line} of {frame.f_code.co_filename}\n{told}") from error
+
+
+def with_counted_op_time(check: Callable[..., None], *args: object) -> None:
+    """What hangs on the times that ops take is the same in each run."""
+    _C.count_op_time(True)
+    check(*args)
 
 
 def in_a_process_of_its_own(

@@ -18,7 +18,7 @@ from compatibility_zoo import (
     UNMEASURED,
     WARM_UP,
 )
-from own_process import in_a_process_of_its_own
+from own_process import in_a_process_of_its_own, with_counted_op_time
 from random_plans import STORE_DEVICE
 from resident import Peaks, resident_bytes
 from small_steps import square_step
@@ -418,12 +418,15 @@ def _share_above(budget: str) -> float:
     return stats.most_over_bytes / peak
 
 
-@pytest.mark.usefixtures("counted_op_time")  # what is evicted hangs on the times of ops
-def test_gradients_come_back_before_the_weights_change_with_little_beside_them() -> None:
-    """Without a store: all of them at once, by replays as deep as the step, at the first update."""
+def _check_gradients_come_back() -> None:
     # 16 % where all that comes back on the way to them stays until they are there.
     assert _share_above("60%") < 0.05
     assert _share_above("70%") == 0
+
+
+def test_gradients_come_back_before_the_weights_change_with_little_beside_them() -> None:
+    """Without a store: all of them at once, by replays as deep as the step, at the first update."""
+    in_a_process_of_its_own(with_counted_op_time, _check_gradients_come_back)
 
 
 def test_a_share_holds_from_the_second_call_on() -> None:

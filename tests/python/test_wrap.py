@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from own_process import in_a_process_of_its_own
+from own_process import in_a_process_of_its_own, with_counted_op_time
 from resident import budget_at, resident_bytes
 from torch import nn
 from zoo import build, differences, plain
@@ -861,8 +861,7 @@ def test_a_loop_that_keeps_something_of_every_step_plans_again_ever_more_seldom(
     assert 1 <= step.stats.plans_made_again <= 4  # after 8, 16 and 32 steps more
 
 
-def test_a_loop_that_keeps_a_little_of_every_step_mostly_follows_a_plan() -> None:
-    """Each plan that is made again leaves room for what comes until there is another."""
+def _check_loop_that_keeps_a_little() -> None:
     model = _Model(width=64, depth=4, rows=512)
     budget = budget_at(0.7, model.step, model.x, model.y)
     step = _planned(model.step, budget)
@@ -878,6 +877,11 @@ def test_a_loop_that_keeps_a_little_of_every_step_mostly_follows_a_plan() -> Non
     assert step.schedule is not None
     assert step.schedule.ram_budget == budget
     assert len(kept) == 48
+
+
+def test_a_loop_that_keeps_a_little_of_every_step_mostly_follows_a_plan() -> None:
+    """Each plan that is made again leaves room for what comes until there is another."""
+    in_a_process_of_its_own(with_counted_op_time, _check_loop_that_keeps_a_little)
 
 
 def test_state_that_comes_after_an_outgrown_plan_counts_once() -> None:
