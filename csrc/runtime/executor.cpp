@@ -183,10 +183,11 @@ void Executor::before(const c10::IValue* args, c10::DispatchKeySet below) {
 
 // Note [Ahead of the kernel]
 // What poet knows of an op is read once a step, so that it comes from main memory each time: some
-// ten lines, each found through the last one, which is most of what an op costs under a plan. They
-// are asked for three ops ahead (the packed op), two (its slots) and one (the entries of its
-// values), and come while kernels run. Of many slots the first: a processor has few requests under
-// way, and those that lie side by side come of themselves.
+// ten lines, each found through the last one. They are asked for three ops ahead (the packed op),
+// two (its slots) and one (the entries of its values), and come while kernels run. Of many slots
+// the first: a processor has few requests under way, and those that lie side by side come of
+// themselves. In samples of processor time a sixth less of poet's own code; the pairs of
+// benchmarks/hot_path.py do not tell it from noise (benchmarks/nightly.md).
 void Executor::prefetch() const {
   static constexpr uint32_t kMost = 12;
   const size_t ops = plan_->numOps();
