@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "methods/dtr_score.h"
+#include "methods/live_policy.h"
 #include "methods/plan_walk.h"
 #include "planner/clock.h"
 #include "planner/planner.h"
@@ -44,11 +45,6 @@ class Recipes {
   const std::vector<char>& may_leave_;
   std::vector<std::vector<int>> readers_;  // by value: replays
 };
-
-// What becomes of a value that plain training lets go (Kirisame et al. 2021, on
-// deallocation): it is evicted at once and can come back; or it is banished, gone for good as soon
-// as no evicted value needs it, and what was made from it and is there is pinned to its own end.
-enum class LettingGo { kEvict, kBanish };
 
 // The problem has no pages. It and `asked` must outlive the run.
 class PolicyRun {

@@ -125,6 +125,7 @@ void OnlinePolicy::update(ValueId changed) {
     if (!entry.alive && entry.wanted == 0) {
       if (!entry.resident && hasCopy(v)) pager_.drop(v);
       entry.own.reset();
+      entry.banished = isBanished(entry);
     }
     const bool wanted = entry.wanted > 0 && entry.resident;
     if (wanted && !entry.hold && !entry.own && !entry.foreign) {
@@ -151,7 +152,7 @@ void OnlinePolicy::update(ValueId changed) {
 // Its data is no longer there.
 void OnlinePolicy::leave(ValueId v) {
   at(v).resident = false;
-  if (at(v).recipe >= 0 && !hasCopy(v)) scores_->noteEviction(v.index);
+  if (at(v).recipe >= 0 && !hasCopy(v) && !isBanished(at(v))) scores_->noteEviction(v.index);
 }
 
 void OnlinePolicy::lock(ValueId v) {

@@ -95,6 +95,11 @@ struct OnlineCounters {
 // score is as good, untouched for as long as the step has run, that which is touched last first;
 // and comes back as what is away between steps does: see OnlineHelp::put_away.
 //
+// Note [Banishing]
+// `dtr_banish` lets a dead value go for good as soon as nothing absent needs it, and no recipe may
+// read it again. So what was made from it and is there leaves to the store only, and comes back by
+// its copy; what is absent needed it, or does without: the invariant above holds.
+//
 // Not thread-safe: the session serializes.
 class POET_API OnlinePolicy final : public Companion, public RoomMaker {
  public:
@@ -221,6 +226,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     bool pinned = false;
     bool being_written = false;
     bool returning = false;        // before a write
+    bool banished = false;         // gone for good: see Note [Banishing]
     int64_t bytes_to_return = 0;   // in the round of `mark`
     std::vector<int32_t> readers;  // recipes that need it, in some version
     uint64_t content_hash = 0;     // POET_VERIFY
@@ -308,6 +314,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   at::Tensor tensorFor(const Slot& slot, bool reads_no_data, const Made& made) const;
   void install(ValueId v, StorageHold fresh);
   void leave(ValueId v);
+  bool isBanished(const Entry& entry) const {
+    return options_.policy.letting_go == methods::LettingGo::kBanish && entry.bound &&
+           !entry.alive && entry.wanted == 0;
+  }
   void beforeWrite(ValueId x);
   void takeAbsent(std::vector<ValueId> values, std::vector<ValueId>& todo);
   void addDependents(ValueId x, std::vector<ValueId>& values) const;

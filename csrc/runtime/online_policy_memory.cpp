@@ -99,7 +99,7 @@ bool OnlinePolicy::onlyForReturning(ValueId v) {
 
 bool OnlinePolicy::mayBeMade(ValueId v) const {
   const int32_t recipe = at(v).recipe;
-  if (recipe < 0 || !mayRun(&recipes_[static_cast<size_t>(recipe)])) return false;
+  if (at(v).banished || recipe < 0 || !mayRun(&recipes_[static_cast<size_t>(recipe)])) return false;
   const std::vector<ValueId>& outputs = recipes_[static_cast<size_t>(recipe)].outputs;
   return std::none_of(outputs.begin(), outputs.end(),
                       [this](ValueId made) { return at(made).being_written; });

@@ -17,7 +17,8 @@ KINDS = (
     "residual_net",
     "gpt2",
     pytest.param("unet_3d", marks=pytest.mark.nightly),
-    pytest.param("lstm", marks=pytest.mark.nightly),
+    # Of the small one a saved generator state is more than its whole slack.
+    pytest.param("whole_lstm", marks=pytest.mark.nightly),
 )
 CALLS = 6
 LIKE_THE_REST = 2  # before that call the optimizer's state comes
@@ -26,8 +27,8 @@ LIKE_THE_REST = 2  # before that call the optimizer's state comes
 def test_they_are_those_that_decide_in_running_order() -> None:
     online = [name for name, method in poet.methods().items() if method.online]
     # Live tensors lie where PyTorch's allocator puts them: what DTR does in a space of its own is
-    # a figure to measure coop against. What a live step lets go of must be able to come back.
-    assert set(online) == {*LIVE, "dtr_placed", "dtr_banish"}
+    # a figure to measure coop against.
+    assert set(online) == {*LIVE, "dtr_placed"}
 
 
 def _peaks(

@@ -30,9 +30,11 @@ namespace {
 using ::testing::HasSubstr;
 
 // Under a budget of one byte everything that may leave does, before every allocation.
-void squeeze(Session& session, int64_t bytes = 1, Strictness strictness = Strictness::kNever) {
+void squeeze(Session& session, int64_t bytes = 1, Strictness strictness = Strictness::kNever,
+             const methods::LivePolicy& policy = {}) {
   OnlineOptions options;
   options.budget_bytes = bytes;
+  options.policy = policy;
   options.profile = hostProfile();
   session.setBudget(options, strictness);
 }
@@ -90,6 +92,20 @@ TEST_P(EveryStep, KeepsItsBitsAndItsRecordingsWhateverLeaves) {
   EXPECT_GT(counters.recomputes, 0);
   EXPECT_EQ(counters.steps, kCalls);
   EXPECT_EQ(counters.steps_over_budget, kCalls);
+}
+
+TEST_P(EveryStep, KeepsItsBitsWhateverIsGoneForGood) {
+  constexpr int kCalls = 3;
+  const Trained plain = trainPlain(GetParam().make(), kCalls);
+  const TorchStep step = GetParam().make();
+  LiveStep live(step, /*verify=*/true);
+  squeeze(live.session(), 1, Strictness::kNever, *methods::livePolicy("dtr_banish"));
+  for (size_t call = 0; call < kCalls; ++call) {
+    live.run();
+    EXPECT_TRUE(sameBits(live.losses()[call], plain.losses[call])) << "call " << call;
+  }
+  EXPECT_THAT(differences(plain.state, step.state()), ::testing::IsEmpty());
+  EXPECT_GT(live.session().onlineCounters().evictions, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(OnlinePolicy, EveryStep, ::testing::ValuesIn(allSteps()),
@@ -158,6 +174,41 @@ TEST(LivePolicies, CoopLetsGoNeighbours) {
   ASSERT_EQ(std::count(away.begin(), away.end(), true), 2);
   const auto first = std::find(away.begin(), away.end(), true);
   EXPECT_TRUE(*std::next(first)) << ::testing::PrintToString(away);
+}
+
+// Whether b, made of a, leaves under pressure when a has died: while b was there, or while it was
+// away, so that a could not yet be gone for good.
+std::vector<bool> whatLeavesAfterItsInput(const char* method) {
+  const at::Tensor x = at::rand({64, 64});
+  std::vector<bool> away;
+  std::vector<at::Tensor> kept;
+  LiveStep live(
+      [&] {
+        at::Tensor a = x.mul(2);
+        const at::Tensor b = a.tanh();
+        a.reset();
+        x.neg();
+        away.push_back(isAway(b));
+        at::Tensor c = x.mul(3);
+        const at::Tensor d = c.tanh();
+        x.neg();
+        const bool was_away = isAway(d);
+        c.reset();
+        x.neg();
+        away.push_back(was_away && isAway(d));
+        kept = {b.add(1), d.add(1)};
+      },
+      /*verify=*/true);
+  squeeze(live.session(), 1, Strictness::kNever, *methods::livePolicy(method));
+  live.run();
+  EXPECT_TRUE(sameBits(kept[0], x.mul(2).tanh().add(1)));
+  EXPECT_TRUE(sameBits(kept[1], x.mul(3).tanh().add(1)));
+  return away;
+}
+
+TEST(LivePolicies, WhatIsBanishedKeepsWhatWasMadeOfIt) {
+  EXPECT_EQ(whatLeavesAfterItsInput("dtr"), (std::vector<bool>{true, true}));
+  EXPECT_EQ(whatLeavesAfterItsInput("dtr_banish"), (std::vector<bool>{false, true}));
 }
 
 TEST(LivePolicies, OthersTrainWithPlansAlone) {
