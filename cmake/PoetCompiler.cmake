@@ -40,6 +40,6 @@ if(POET_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
   # Beside instrumentation GCC sees uninitialized members in torch's headers that are none.
   add_compile_options("-fsanitize=${POET_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize-recover=all
-    -Wno-maybe-uninitialized)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_link_options("-fsanitize=${POET_SANITIZE}")
 endif()

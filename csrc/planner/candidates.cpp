@@ -212,9 +212,9 @@ class EveryReplay {
       queue.pop();
       if (cost > path_cost_[static_cast<size_t>(r)]) continue;
       // The first that reaches the others by a value is the cheapest.
-      const auto reach_all = [&](const std::vector<int>& others, char& done) {
+      const auto reach_all = [&, before = cost](const std::vector<int>& others, char& done) {
         if (std::exchange(done, 1) != 0) return;
-        for (const int other : others) reach(other, cost);
+        for (const int other : others) reach(other, before);
       };
       for (const int v : replay(r).outputs) reach_all(readers_[at(v)], readers_done_[at(v)]);
       for (const int u : replay(r).inputs) {
