@@ -25,7 +25,7 @@ from poet._store import page_folder
 
 pytestmark = pytest.mark.usefixtures("old_objects_aside")
 
-_CI, _NIGHTLY = 500, 20_000  # examples
+_CI, _NIGHTLY = 600, 20_000  # examples
 _WIDTH = 8
 
 
@@ -142,7 +142,7 @@ def _case(
 
 
 # How a step is made to do without memory: planned, or by the online policy in a budget of one byte.
-_WAYS = ("plan", "plan, paging", "online", "online, paging")
+_WAYS = ("plan", "plan, paging", "online", "online, paging", "banishing", "banishing, paging")
 
 
 class _Pressed:
@@ -154,8 +154,9 @@ class _Pressed:
         self._paging = "paging" in way
         if self._paging:
             self.session.set_store(page_folder(None))
-        if "online" in way:
-            self.session.set_budget(1, True, self._paging, STORE_DEVICE, "never")
+        if "plan" not in way:
+            method = "dtr_banish" if "banishing" in way else "poet"
+            self.session.set_budget(1, True, self._paging, STORE_DEVICE, "never", method)
 
     def __call__(self, *args: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor
