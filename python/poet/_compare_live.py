@@ -26,6 +26,8 @@ class Measurement:
         peak_bytes: most resident memory of the process while the steps ran, above what it had
             before it made the step.
         step_seconds: median of the steps.
+        planned_share: time of the plan that it trained with, made in that process, to the plain
+            step's, by the simulator; 0 where it trained without one.
         results: hash of the bits that all calls returned, the first one included.
         error: why there is none of this; empty where there is.
     """
@@ -34,6 +36,7 @@ class Measurement:
 
     peak_bytes: int = 0
     step_seconds: float = 0.0
+    planned_share: float = 0.0
     results: str = ""
     error: str = ""
 
@@ -110,8 +113,15 @@ def _measure(
     return Measurement(
         peak_bytes=_resident("VmHWM") - before,
         step_seconds=statistics.median(times),
+        planned_share=0.0 if options is None or is_live else _planned_share(call),
         results=digest.hexdigest(),
     )
+
+
+def _planned_share(step: Any) -> float:
+    """Of the plan in force, by the recording that it was made for."""
+    plain = step.graph.plain_seconds
+    return float(step.schedule.makespan_seconds / plain) if plain > 0 else 0.0
 
 
 def _digest(result: Any, digest: Any) -> None:

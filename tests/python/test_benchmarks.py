@@ -463,6 +463,13 @@ def test_a_pair_is_against_the_order_by_more_than_the_noise_of_both_and_of_plain
     assert compare_methods.values([unsteady])["methods_pairs_against_the_order"] == 1 / 3
 
 
+def test_the_order_is_that_of_the_plans_that_trained() -> None:
+    cell = _cell_of_methods(rotor=[0.9])
+    assert compare_methods.against(cell) == [("poet", "rotor"), ("coop", "rotor")]
+    cell["rows"][2]["live_planned"] = [0.8, 0.85]  # found in its own process, not beside the others
+    assert compare_methods.against(cell) == []
+
+
 def test_what_trains_to_other_bits_is_in_no_pair() -> None:
     cell = _cell_of_methods()
     cell["rows"][1]["live_results"] = "other"

@@ -157,4 +157,5 @@ def test_live_every_method_is_measured_in_a_process_of_its_own() -> None:
         assert row.live.error == ""
         assert row.live.results == comparison.plain_live.results
         assert row.live.step_seconds > 0
+        assert row.live.planned_share >= 1
     assert "yes" in str(comparison)
