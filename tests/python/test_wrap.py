@@ -866,17 +866,18 @@ def _check_loop_that_keeps_a_little() -> None:
     budget = budget_at(0.7, model.step, model.x, model.y)
     step = _planned(model.step, budget)
     kept = []
-    for _ in range(48):
+    # How soon a plan is too large hangs on the room that it happened to leave: the search ends by
+    # the clock, and one in a busy CI left enough for 30 steps more than usual.
+    while len(kept) < 48 or (step.stats.plans_made_again < 2 and len(kept) < 128):
         _calls(step, model, 1)
         kept.append(torch.ones(budget // 800, dtype=torch.uint8))
     stats = step.stats
     assert 2 <= stats.plans_made_again <= 4
     # Three are recorded, and eight pass before it is believed that it goes on.
-    assert stats.followed_steps >= 30, stats.last_departure
+    assert stats.followed_steps >= len(kept) - 18, stats.last_departure
     assert stats.steps_over_budget == 0
     assert step.schedule is not None
     assert step.schedule.ram_budget == budget
-    assert len(kept) == 48
 
 
 def test_a_loop_that_keeps_a_little_of_every_step_mostly_follows_a_plan() -> None:
