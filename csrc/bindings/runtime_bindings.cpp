@@ -338,6 +338,17 @@ void bindRuntime(py::module_& m) {
             return py::make_tuple(py::cast(least.ops), py::cast(least.host));
           },
           py::arg("variant"))
+      .def("awaited_swaps",
+           [](Session& session) {
+             const std::vector<AwaitedSwap> swaps = [&] {
+               const py::gil_scoped_release release;
+               return session.awaitedSwaps();
+             }();
+             py::list found;
+             for (const AwaitedSwap& swap : swaps)
+               found.append(py::make_tuple(swap.value.index, swap.op.index, swap.seconds));
+             return found;
+           })
       .def("counters", &countersToDict);
   py::class_<HeardBackward>(m, "HeardBackward")
       .def(py::init<>())

@@ -3,12 +3,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/conversions.h"
 #include "graph/error.h"
 #include "methods/placement.h"
+#include "methods/swap_feedback.h"
 #include "schedule/energy_budget.h"
 #include "schedule/other_sizes.h"
 #include "schedule/rewritten_graph.h"
@@ -242,6 +245,21 @@ py::object leavingRoomBound(const py::object& self, const py::object& graph,
   py::object result =
       withFields(self, leavingRoom(*self.cast<SchedulePtr>(), graph.cast<const Graph&>(), profile,
                                    ram_budget_bytes));
+  setGraph(result, graph);
+  return result;
+}
+
+// None where no swap was late, or none can begin earlier.
+py::object withEarlierSwapsBound(const py::object& self, const py::object& graph,
+                                 const DeviceProfile& profile,
+                                 const std::vector<std::tuple<int, int, double>>& awaited) {
+  std::vector<AwaitedSwap> swaps;
+  for (const auto& [value, op, seconds] : awaited)
+    swaps.push_back({ValueId(value), OpId(op), seconds});
+  std::optional<Schedule> moved =
+      withEarlierSwaps(*self.cast<SchedulePtr>(), graph.cast<const Graph&>(), profile, swaps);
+  if (!moved) return py::none();
+  py::object result = withFields(self, *std::move(moved));
   setGraph(result, graph);
   return result;
 }
@@ -504,6 +522,10 @@ void bindSchedule(py::module_& m) {
         py::arg("other"), py::arg("device"), py::arg("ram_budget_bytes"),
         py::arg("runtime_budget_seconds"),
         "The plan for a graph that differs from its own in sizes alone; None where it is no plan.");
+  m.def("with_earlier_swaps", &withEarlierSwapsBound, py::arg("schedule"), py::arg("graph"),
+        py::arg("device"), py::arg("awaited"),
+        "The plan with those page-ins earlier that a step waited for (value, op, seconds); None "
+        "where no wait was long, or nothing can begin earlier.");
   m.def("leaving_room", &leavingRoomBound, py::arg("schedule"), py::arg("graph"), py::arg("device"),
         py::arg("ram_budget_bytes"),
         "A plan that was made for less memory as one of this budget, of which it leaves the rest.");

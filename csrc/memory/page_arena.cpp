@@ -232,13 +232,26 @@ void PageArena::giveBack(Page pages) {
 // ------------------------------------------------------------------------------------------------
 // blocks
 
-bool PageArena::findPlace(Page pages, Place& place) const {
+bool PageArena::findPlace(Page pages, ArenaSide side, Place& place) const {
+  const PageRun all{0, free_.empty() ? 0 : free_.back().end};
+  if (side.end != ArenaSide::End::kAny) {
+    const auto boundary =
+        static_cast<Page>(std::min<size_t>(side.boundary_bytes / kPageBytes, all.end));
+    const bool is_low = side.end == ArenaSide::End::kLow;
+    if (findPlace(pages, is_low ? PageRun{0, boundary} : PageRun{boundary, all.end}, place))
+      return true;
+  }
+  return findPlace(pages, all, place);
+}
+
+bool PageArena::findPlace(Page pages, PageRun within, Place& place) const {
   bool found = false;
   Page best_rest = 0;
   for (size_t i = 0; i < free_.size(); ++i) {
     const Free& block = free_[i];
-    const Page size = block.end - block.begin;
-    if (size < pages) continue;
+    const PageRun run{std::max(block.begin, within.begin), std::min(block.end, within.end)};
+    if (run.end <= run.begin || run.size() < pages) continue;
+    const Page size = run.size();
     const Page least = block.resident < pages ? pages - block.resident : 0;  // fresh pages
     const Page rest = size - pages;
     if (found && (least > place.fresh || (least == place.fresh && rest >= best_rest))) continue;
@@ -249,8 +262,8 @@ bool PageArena::findPlace(Page pages, Place& place) const {
       best_rest = rest;
       found = true;
     };
-    consider(block.begin);
-    if (i + 1 < free_.size()) consider(block.end - pages);
+    consider(run.begin);
+    if (i + 1 < free_.size()) consider(run.end - pages);
   }
   return found;
 }
@@ -274,7 +287,7 @@ bool PageArena::placeBehind(Page begin, Page pages, Place& place) const {
   return false;
 }
 
-void* PageArena::allocate(size_t bytes, BlockScript* script) {
+void* PageArena::allocate(size_t bytes, BlockScript* script, ArenaSide side) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (reserved_ == 0 || bytes > reserved_) return nullptr;
   const uint32_t number = script == nullptr ? colour_++ : script->numAsked();
@@ -285,7 +298,7 @@ void* PageArena::allocate(size_t bytes, BlockScript* script) {
   Place place;
   const bool is_placed = wanted && (placeAt(*wanted, pages, place) ||
                                     placeBehind(script->endOfPlaces(), pages, place));
-  if (!is_placed && !findPlace(pages, place)) return nullptr;
+  if (!is_placed && !findPlace(pages, side, place)) return nullptr;
   Free& block = free_[place.block];
   // Out of the free ones first: what is given back lies elsewhere.
   const Page end = place.begin + pages;

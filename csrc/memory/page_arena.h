@@ -26,7 +26,8 @@ namespace poet {
 //
 // Blocks begin and end at pages; free neighbours merge. A block goes where its script wants it
 // (block_script.h), else where most of its pages are resident already, of those places into the
-// smallest.
+// smallest. Whoever asks may name a side (ArenaSide): of its places the same one, and where it has
+// none, one of all.
 //
 // What has no pages need not be writable; but to say so, and to take it back, are calls of the
 // kernel that take as long as a move. So places keep the right to pages they had once, where nobody
@@ -34,6 +35,14 @@ namespace poet {
 // has no pages is not writable.
 //
 // Thread-safe, and usable in a child after fork().
+// On which side of a boundary a block is to lie, if there is a place. The boundary is a number of
+// bytes from the beginning of the arena.
+struct ArenaSide {
+  enum class End : uint8_t { kAny, kLow, kHigh };
+  End end = End::kAny;
+  size_t boundary_bytes = 0;
+};
+
 class POET_API PageArena {
  public:
   struct Counters {
@@ -56,8 +65,8 @@ class POET_API PageArena {
 
   // Uninitialised memory, aligned to 64 bytes at least. Null where the address space is used up or
   // the system gives no memory: the caller has another allocator then. `script`: of the step that
-  // asks, between beginScript() and endScript().
-  void* allocate(size_t bytes, BlockScript* script = nullptr);
+  // asks, between beginScript() and endScript(). `side`: of what no script places.
+  void* allocate(size_t bytes, BlockScript* script = nullptr, ArenaSide side = {});
   // Of a block that this arena gave; any thread.
   void release(void* block);
   bool owns(const void* block) const {
@@ -94,7 +103,8 @@ class POET_API PageArena {
     Page fresh = 0;
   };
 
-  bool findPlace(Page pages, Place& place) const;
+  bool findPlace(Page pages, PageRun within, Place& place) const;
+  bool findPlace(Page pages, ArenaSide side, Place& place) const;
   bool placeAt(Page begin, Page pages, Place& place) const;
   bool placeBehind(Page begin, Page pages, Place& place) const;
   std::vector<PageRun> blocksInUse() const;

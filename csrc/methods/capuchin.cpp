@@ -11,8 +11,9 @@
 //
 // Chosen: the measured pass is the recorded step, with every span between two touches of a value
 // as a pair. Seconds of a recompute count what is missing of its inputs under the decisions so far.
-// Feedback asks a model of the store's one channel, in the order of the triggers, instead of
-// further iterations; where transfers block, nothing is free and a swap costs all of its time.
+// While planning, feedback asks a model of the store's one channel, in the order of the triggers;
+// in training the steps themselves tell (methods/swap_feedback.h). Where transfers block, nothing
+// is free and a swap costs all of its time.
 // Where replays and triggers bring the plan above the budget, the policy runs again with that much
 // less.
 //
@@ -27,6 +28,7 @@
 #include "methods/every_method.h"
 #include "methods/plan_choice.h"
 #include "methods/plan_walk.h"
+#include "methods/swap_feedback.h"
 #include "schedule/simulator.h"
 
 namespace poet::methods {
@@ -36,8 +38,7 @@ using planner::Evictable;
 using planner::Problem;
 using planner::Replay;
 
-constexpr double kFeedback = 0.05;  // of a swap's time, section 4.4
-constexpr int kRounds = 20;         // of feedback
+constexpr int kRounds = 20;  // of feedback
 constexpr int kCorrections = 12;
 constexpr int kBudgetsTried = 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -280,7 +281,7 @@ class Capuchin {
     bool moved = false;
     for (const int p : lateSwaps()) {
       Pair& pair = pairs_[at(p)];
-      const double earlier = start(pair.trigger) - kFeedback * inSeconds(pair.value);
+      const double earlier = start(pair.trigger) - kSwapFeedback * inSeconds(pair.value);
       const int trigger = std::min(pair.trigger - 1, lastStageBy(pair, earlier));
       if (trigger <= pair.from || !problem_.runnable(value(pair.value).page, trigger)) continue;
       for (int t = trigger; t < pair.trigger; ++t) used_[at(t)] += value(pair.value).bytes;

@@ -28,6 +28,7 @@ void Executor::begin(std::shared_ptr<const CompiledPlan> plan) {
   stay_excess_ = StayExcess();
   beside_bytes_ = 0;
   most_restored_ = 0;
+  awaited_swaps_.clear();
   verify_.beginStep();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "methods/swap_feedback.h"
 #include "runtime/away_between.h"
 #include "runtime/compiled_plan.h"
 #include "runtime/op_records.h"
@@ -154,6 +155,8 @@ class Executor {
   // Storages of values that the step has made and that live although its plan has them dead by now;
   // `failed`: of all that live.
   std::vector<WeakStorage> outlived(bool failed) const;
+  // Of this step, and of the last one between two: what it did with the plan's page-ins.
+  const std::vector<AwaitedSwap>& awaitedSwaps() const { return awaited_swaps_; }
   // Of this step so far.
   const StayExcess& stayExcess() const { return stay_excess_; }
   std::string describe(size_t op) const;
@@ -240,6 +243,7 @@ class Executor {
   int64_t most_restored_ = 0;               // was there while restoreAll() brought something back
   std::vector<ValueId> written_elsewhere_;  // see Note [Written elsewhere]
   std::vector<bool> reads_written_;         // by recipe; empty where nothing is
+  std::vector<AwaitedSwap> awaited_swaps_;
   ExecutorCounters counters_;
   Verifier verify_;
 };

@@ -136,9 +136,15 @@ void Executor::pageIn(ValueId v) {
 // and the value can be recomputed; it stays until that has worked. Throws StoreError if it cannot.
 bool Executor::load(ValueId v) {
   StorageHold fresh;
+  const bool was_begun = pager_.isArriving(v);
+  const double waited_before = pager_.counters().waited_seconds;
   try {
     pager_.beginRead(v, true);
     fresh = pager_.arrive(v);
+    if (was_begun) {
+      awaited_swaps_.push_back(
+          {v, OpId(static_cast<int32_t>(k_)), pager_.counters().waited_seconds - waited_before});
+    }
   } catch (const StoreError&) {
     if (!canRecompute(v)) throw;
     return false;

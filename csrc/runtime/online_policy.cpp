@@ -45,7 +45,9 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
 }
 
 int64_t OnlinePolicy::ownBytes() const {
-  return heapBytes(entries_) + heapBytes(recipes_) + records_.ownBytes() + heapBytes(fixed_);
+  constexpr size_t kNode = sizeof(*density_of_.begin()) + 2 * sizeof(void*);
+  return heapBytes(entries_) + heapBytes(recipes_) + records_.ownBytes() + heapBytes(fixed_) +
+         static_cast<int64_t>(density_of_.size()) * heapBlock(kNode);
 }
 
 void OnlinePolicy::end() {
@@ -65,6 +67,7 @@ void OnlinePolicy::end() {
   from_before_.reset();
   scores_.reset();
   undo_.clear();
+  side_.reset();
   running_ = kNoOp;
   replaying_ = depth_ = 0;
 }
@@ -166,6 +169,7 @@ void OnlinePolicy::unlockAll() {
     scores_->noteTouch(v.index, clock_);
   }
   locked_.clear();
+  side_.reset();
   running_ = kNoOp;
 }
 
@@ -210,6 +214,7 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
     if (record.generatorState() != nullptr) generator_bytes_ += generatorBytes();
   }
   running_ = id;
+  if (options_.policy.windows) side_.emplace(sideOf(op.handle));
   kernel_start_bytes_ = AllocatorTap::shownBytes();
 }
 
@@ -262,6 +267,7 @@ bool OnlinePolicy::mayRunAgain(OpId id) const {
 }
 
 void OnlinePolicy::noteMade(OpId id, const std::vector<ValueId>& made) {
+  if (options_.policy.windows) noteDensity(id, made);
   const Op& node = recorder_->node(id);
   const auto recipe = static_cast<int32_t>(recipes_.size());
   LiveRecipe& fresh = recipes_.emplace_back();

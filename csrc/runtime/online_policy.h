@@ -253,6 +253,11 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
       }
     }
   };
+  // Of what was made.
+  struct Density {
+    double seconds = 0;
+    double bytes = 0;
+  };
   using Made = std::vector<std::pair<ValueId, StorageHold>>;
 
   Entry& at(ValueId v) { return entries_[static_cast<size_t>(v.index)]; }
@@ -294,6 +299,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void comeBackInStages(ValueId v);
   bool evictOne();
   bool evictWindow(int64_t bytes, int64_t free_bytes);
+  ArenaSide sideOf(const c10::OperatorHandle& op) const;
+  void noteDensity(OpId op, const std::vector<ValueId>& made);
   bool evictInput(bool pages, bool replays);
   bool thrashes() const;
   bool putAwayOne(double most_score);
@@ -336,7 +343,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   std::vector<LiveRecipe> recipes_;
   OpRecords records_;
   std::unordered_map<c10::StorageImpl*, ValueId> value_of_;
-  std::vector<ValueId> locked_;  // by the running op
+  std::vector<ValueId> locked_;                                         // by the running op
+  std::optional<StepArena::SideGuard> side_;                            // of what it makes
+  Density density_;                                                     // of all that ops have made
+  std::unordered_map<const c10::FunctionSchema*, Density> density_of_;  // by operator
   const Recipes scored_{*this};
   std::optional<methods::DtrScores<Recipes>> scores_;
   std::vector<KnownStorage> fixed_;

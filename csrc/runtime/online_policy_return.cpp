@@ -249,6 +249,9 @@ void OnlinePolicy::replay(int32_t recipe) {
     const Stopwatch watch(&counters_.replay_seconds);
     const Count count(replaying_);
     const AllocatorTap::RoomGuard room(this);
+    std::optional<StepArena::SideGuard> side;
+    if (options_.policy.windows)
+      side.emplace(sideOf(recorder_->op(recipes_[static_cast<size_t>(recipe)].ops.front()).handle));
     for (const OpId op : recipes_[static_cast<size_t>(recipe)].ops) replayOp(op, made);
   } catch (...) {
     unlock();

@@ -18,6 +18,12 @@ namespace poet {
 // could do without: it moves pages (Note [Resident memory follows the plan]). So what the windows
 // cost in live training is what their choice of values costs. Where no run is long enough values go
 // one by one by the score, as if in pieces.
+//
+// Coop also places what is cheap for its bytes at one end of memory and what is dear at the other,
+// so that windows hold values of like cost. What an op is about to make is as dear as what ops of
+// the same name have made so far: above the mean of all seconds for a byte or not. The arena has
+// two sides for it, with a boundary that leaves the low one as much as the budget; pages move
+// between them like everywhere. What the sides do to evictions and replays: benchmarks/nightly.md.
 bool OnlinePolicy::evictWindow(int64_t bytes, int64_t free_bytes) {
   if (thrashes()) return false;
   struct Block {
@@ -70,6 +76,23 @@ bool OnlinePolicy::evictWindow(int64_t bytes, int64_t free_bytes) {
   bool left = false;
   for (size_t i = best.begin; i < best.end; ++i) left |= evict(blocks[i].value, false);
   return left;
+}
+
+ArenaSide OnlinePolicy::sideOf(const c10::OperatorHandle& op) const {
+  const auto found = density_of_.find(&op.schema());
+  const bool is_dear = found != density_of_.end() && found->second.seconds * density_.bytes >
+                                                         density_.seconds * found->second.bytes;
+  return {is_dear ? ArenaSide::End::kHigh : ArenaSide::End::kLow,
+          static_cast<size_t>(options_.budget_bytes)};
+}
+
+void OnlinePolicy::noteDensity(OpId op, const std::vector<ValueId>& made) {
+  Density one{recorder_->node(op).seconds, 0};
+  for (const ValueId v : made) one.bytes += static_cast<double>(at(v).bytes);
+  for (Density* const sum : {&density_, &density_of_[&recorder_->op(op).handle.schema()]}) {
+    sum->seconds += one.seconds;
+    sum->bytes += one.bytes;
+  }
 }
 
 }  // namespace poet

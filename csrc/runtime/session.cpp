@@ -397,6 +397,11 @@ Session::OpSeconds Session::opSeconds(int variant) {
   return {found->op_seconds, found->host_seconds};
 }
 
+std::vector<AwaitedSwap> Session::awaitedSwaps() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return executor_.awaitedSwaps();
+}
+
 SessionCounters Session::counters() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return counters_;

@@ -154,6 +154,9 @@ class POET_API Session final : public Listener,
   };
   OpSeconds opSeconds(int variant);
 
+  // The page-ins of the last step that followed a plan, and what it waited for each.
+  std::vector<AwaitedSwap> awaitedSwaps();
+
   SessionCounters counters();
   ExecutorCounters executorCounters();
   OnlineCounters onlineCounters();

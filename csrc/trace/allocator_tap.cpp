@@ -34,6 +34,7 @@ struct Limit {
 };
 thread_local std::optional<Limit> t_limit;
 thread_local bool t_hidden = false;
+thread_local ArenaSide t_side;
 thread_local BlockScript* t_script = nullptr;  // of the step that runs here
 
 constexpr size_t kLongestLog = 1 << 16;
@@ -222,7 +223,7 @@ class StepAllocator final : public c10::Allocator {
 
   c10::DataPtr allocateAnywhere(size_t bytes) {
     if (placing_ > 0 && bytes >= StepArena::kLeastBytes) {
-      if (void* const block = arena_->allocate(bytes, t_script)) {
+      if (void* const block = arena_->allocate(bytes, t_script, t_side)) {
         c10::profiledCPUMemoryReporter().New(block, bytes);
         return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
       }
@@ -422,6 +423,10 @@ StepArena::ScriptGuard::~ScriptGuard() {
   t_script = before_;
   StepAllocator::get().arena_->endScript(script_);
 }
+
+StepArena::SideGuard::SideGuard(ArenaSide side) : before_(std::exchange(t_side, side)) {}
+
+StepArena::SideGuard::~SideGuard() { t_side = before_; }
 
 int64_t StepArena::bytesOf(const BlockScript& script) {
   return StepAllocator::get().arena_->bytesOf(script);

@@ -168,6 +168,17 @@ class POET_API StepArena {
     const std::shared_ptr<BlockScript> script_;
     BlockScript* const before_;  // of a step around this one
   };
+  // What this thread asks for while it lives lies on that side, if a place is there.
+  class POET_API SideGuard {
+   public:
+    explicit SideGuard(ArenaSide side);
+    ~SideGuard();
+    SideGuard(const SideGuard&) = delete;
+    SideGuard& operator=(const SideGuard&) = delete;
+
+   private:
+    const ArenaSide before_;
+  };
   static int64_t bytesOf(const BlockScript& script);  // that it takes itself
   // In all blocks, large and small, that PyTorch's allocator has given out since useForGood(), or
   // that are enrolled, with what the arena and malloc add to each; and whatever noteMadeElsewhere()

@@ -31,6 +31,8 @@ from poet._profile import with_known_watts
 from poet._solve import solve_on, solve_with_bar
 from poet._store import StoreSpeed, host_speed, known_speed, store_speed
 from poet._store_watch import StoreWatch
+from poet._swap_feedback import METHOD as FEEDS_BACK
+from poet._swap_feedback import SwapFeedback
 from poet._times_seen import OpTimes
 from poet._warn import warn
 from poet._without_plan import no_plan_error
@@ -76,6 +78,8 @@ class StepPlanner:
         self.paging_trouble = ""  # why nothing is paged any more
         self._speed: StoreSpeed | None = None
         self._watches: dict[int, StoreWatch] = {}
+        self._feedback: dict[int, SwapFeedback] = {}
+        self.swap_feedbacks = 0
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._borrowed: set[int] = set()  # and those with the plan of other sizes
         # And those whose plan no longer keeps the budget, with the bytes to come beside them.
@@ -181,6 +185,20 @@ class StepPlanner:
         if schedule is None or variant in self._again:
             return False
         return self._follows_times(variant) or self._follows_store(variant, schedule)
+
+    def feed_back(self, variant: int) -> bool:
+        """After a step that followed its plan: whether late swap-ins begin earlier from now on."""
+        schedule, graph = self.schedules.get(variant), self._session.graph_of(variant)
+        if self._options.method != FEEDS_BACK or variant in self._again or graph is None:
+            return False
+        if schedule is None or not schedule.has_plan:
+            return False
+        feedback = self._feedback.setdefault(variant, SwapFeedback())
+        moved = feedback.earlier(self._session, schedule, graph, self._device)
+        if moved is None or not self._put_in_force(variant, moved):
+            return False
+        self.swap_feedbacks += 1
+        return True
 
     def _follows_times(self, variant: int) -> bool:
         corrected = self._op_times.correct(variant)
@@ -330,6 +348,7 @@ class StepPlanner:
             self._again.discard(variant)
             self._outgrown.pop(variant, None)
             self._borrowed.discard(variant)
+            self._feedback.pop(variant, None)
             if variant in self._watches:
                 self._watches[variant].restart()
         return True

@@ -69,6 +69,8 @@ class StepStats:
         plans_made_again: plans that were asked for again, because the store was slower beside the
             steps than it was when it was measured, because ops took far less than when they were
             recorded, or because more lay in memory beside the step.
+        swap_feedbacks: times that late page-ins of a plan began earlier from then on
+            (method="capuchin").
         message: the planner's last word where there is no plan; "" otherwise.
         share: what deadline= and battery_joules= leave for one step; "" without them.
         held_steps: calls that waited for the conditions of only_while=.
@@ -121,6 +123,7 @@ class StepStats:
     plans_from_cache: int
     plans_of_other_sizes: int
     plans_made_again: int
+    swap_feedbacks: int
     message: str
     share: str
     held_steps: int

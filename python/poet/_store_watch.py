@@ -19,7 +19,7 @@ from poet._store import StoreSpeed
 # solve, and the next one is given no longer: at most as much is lost as was lost anyway (the rule
 # of the ski rental problem; Karlin et al. 1988).
 STEPS = 3  # looked at together; the first one of a plan, which moves more, is not
-_WAITED_SHARE = 0.02  # of the steps' time: less is not worth a plan
+WAITED_SHARE = 0.02  # of the steps' time: less is not worth a plan
 _SLOWER = 0.85  # of the believed rate
 MOST_PLANS = 3  # made again for one variant
 
@@ -76,7 +76,7 @@ class StoreWatch:
             seen = risen(moved) / risen(seconds) if risen(seconds) > 0 else promised
             return seen if 0 < seen < _SLOWER * promised else promised
 
-        if risen("waited_seconds") < _WAITED_SHARE * STEPS * step_seconds:
+        if risen("waited_seconds") < WAITED_SHARE * STEPS * step_seconds:
             return None
         if counters["waited_seconds"] - self._first["waited_seconds"] < price:
             return None
@@ -91,4 +91,4 @@ class StoreWatch:
         return seen
 
 
-__all__ = ["MOST_PLANS", "STEPS", "StoreWatch"]
+__all__ = ["MOST_PLANS", "STEPS", "WAITED_SHARE", "StoreWatch"]

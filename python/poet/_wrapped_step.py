@@ -250,6 +250,8 @@ class WrappedStep:
         if report["mode"] == "followed":
             if self._planner.wants_another_plan(variant):
                 known |= self._start_planning(variant)
+            else:
+                known |= self._planner.feed_back(variant)
             if self._calls[variant] == _C.Session.CALLS_THAT_SHOW_A_STEP:
                 self._session.let_go_of_seen_once([variant, *(self._asked | self._interrupted)])
         # The plan of other sizes does for a step that may not come again.
@@ -418,6 +420,7 @@ class WrappedStep:
             plans_from_cache=self._planner.plans_from_cache,
             plans_of_other_sizes=self._planner.plans_of_other_sizes,
             plans_made_again=self._planner.plans_made_again,
+            swap_feedbacks=self._planner.swap_feedbacks,
             message=self._planner.message,
             share=self._options.share.note,
             held_steps=self._gate.held_steps if self._gate is not None else 0,

@@ -55,6 +55,32 @@ int64_t numMappings() {
   return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
 }
 
+TEST(PageArena, KeepsToTheSideThatIsAskedForWhileItHasAPlace) {
+  PageArena arena(512 * kMiB);
+  const size_t boundary = 4 * kMiB;
+  const ArenaSide low{ArenaSide::End::kLow, boundary}, high{ArenaSide::End::kHigh, boundary};
+  auto* const first = static_cast<std::byte*>(arena.allocate(kPage));
+  const auto offset = [first](void* block) { return static_cast<std::byte*>(block) - first; };
+  std::vector<void*> lows, highs;
+  for (int i = 0; i < 3; ++i) {
+    lows.push_back(arena.allocate(kMiB, nullptr, low));
+    highs.push_back(arena.allocate(kMiB, nullptr, high));
+  }
+  for (void* const block : lows)
+    EXPECT_LT(offset(block), static_cast<int64_t>(3 * kMiB + 8 * kPage));
+  for (void* const block : highs) EXPECT_GE(offset(block), static_cast<int64_t>(boundary - kPage));
+  // A freed place of one side is not the other's, while that has one.
+  arena.release(highs[1]);
+  EXPECT_LT(offset(arena.allocate(kMiB / 2, nullptr, low)), static_cast<int64_t>(boundary));
+  // The low side is full: any place is better than none.
+  void* const over = arena.allocate(2 * kMiB, nullptr, low);
+  ASSERT_NE(over, nullptr);
+  EXPECT_GE(offset(over), static_cast<int64_t>(boundary - kPage));
+  // Pages move from side to side like everywhere: no more are resident than were in use at once.
+  const PageArena::Counters counters = arena.counters();
+  EXPECT_LE(counters.resident_bytes, counters.most_in_use);
+}
+
 TEST(PageArena, TellsWhatLiesBetweenTwoBlocks) {
   PageArena arena(512 * kMiB);
   void* const a = arena.allocate(16 * kPage);

@@ -176,6 +176,29 @@ TEST(LivePolicies, CoopLetsGoNeighbours) {
   EXPECT_TRUE(*std::next(first)) << ::testing::PrintToString(away);
 }
 
+TEST(LivePolicies, CoopPlacesWhatIsCheapApartFromWhatIsDear) {
+  const at::Tensor x = at::rand({256, 256});
+  std::vector<const void*> cheap, dear;
+  LiveStep live([&] {
+    cheap.clear();
+    dear.clear();
+    std::vector<at::Tensor> kept;
+    for (int i = 0; i < 4; ++i) {
+      cheap.push_back(kept.emplace_back(x.neg()).const_data_ptr());
+      dear.push_back(kept.emplace_back(x.mm(x)).const_data_ptr());
+    }
+  });
+  OnlineOptions options;
+  options.budget_bytes = 1 << 30;
+  options.profile = hostProfile();
+  options.policy = *methods::livePolicy("coop");
+  live.session().setBudget(options, Strictness::kNever);
+  live.run();  // tells what they take
+  live.run();
+  EXPECT_LT(*std::max_element(cheap.begin(), cheap.end()),
+            *std::min_element(dear.begin(), dear.end()));
+}
+
 // Whether b, made of a, leaves under pressure when a has died: while b was there, or while it was
 // away, so that a could not yet be gone for good.
 std::vector<bool> whatLeavesAfterItsInput(const char* method) {
