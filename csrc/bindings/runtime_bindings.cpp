@@ -326,6 +326,15 @@ void bindRuntime(py::module_& m) {
             session.setPlan(variant, std::move(copy), profile);
           },
           py::arg("variant"), py::arg("schedule"), py::arg("profile"))
+      .def(
+          "move_plan",
+          [](Session& session, int variant, const Schedule& schedule,
+             const DeviceProfile& profile) {
+            auto copy = std::make_shared<const Schedule>(schedule);
+            const py::gil_scoped_release release;
+            session.movePlan(variant, std::move(copy), profile);
+          },
+          py::arg("variant"), py::arg("schedule"), py::arg("profile"))
       .def("set_unplannable", &Session::setUnplannable, py::arg("variant"),
            py::call_guard<py::gil_scoped_release>())
       .def(

@@ -13,6 +13,14 @@
 
 namespace poet {
 
+// On which side of a boundary a block is to lie, if there is a place. The boundary is a number of
+// bytes from the beginning of the arena.
+struct ArenaSide {
+  enum class End : uint8_t { kAny, kLow, kHigh };
+  End end = End::kAny;
+  size_t boundary_bytes = 0;
+};
+
 // Note [Resident memory follows the plan]
 // A C library keeps most of what is freed: a heap full of holes stays resident, although a plan has
 // evicted what was there. Unmapping every freed block at once is exact, but each new block then
@@ -35,14 +43,6 @@ namespace poet {
 // has no pages is not writable.
 //
 // Thread-safe, and usable in a child after fork().
-// On which side of a boundary a block is to lie, if there is a place. The boundary is a number of
-// bytes from the beginning of the arena.
-struct ArenaSide {
-  enum class End : uint8_t { kAny, kLow, kHigh };
-  End end = End::kAny;
-  size_t boundary_bytes = 0;
-};
-
 class POET_API PageArena {
  public:
   struct Counters {

@@ -14,6 +14,8 @@
 namespace poet {
 namespace {
 
+constexpr int64_t kLeastSide = int64_t{64} << 20;  // of the arena, before a step has shown more
+
 int64_t generatorBytes() { return static_cast<int64_t>(sizeof(GeneratorState)); }
 
 }  // namespace
@@ -40,6 +42,10 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   budget_error_.clear();
   over_text_.clear();
   scores_.emplace(scored_, options_.policy.cost);
+  if (options_.policy.windows) {
+    const int64_t most = std::max(kLeastSide, 2 * StepArena::counters().most_in_use);
+    boundary_bytes_ = std::max(boundary_bytes_, std::min(options_.budget_bytes, most));
+  }
   handed_out_.dropDead();
   if (over_budget_ != OverBudget::kGoOn) undo_.begin();
 }

@@ -343,9 +343,10 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   std::vector<LiveRecipe> recipes_;
   OpRecords records_;
   std::unordered_map<c10::StorageImpl*, ValueId> value_of_;
-  std::vector<ValueId> locked_;                                         // by the running op
-  std::optional<StepArena::SideGuard> side_;                            // of what it makes
-  Density density_;                                                     // of all that ops have made
+  std::vector<ValueId> locked_;               // by the running op
+  std::optional<StepArena::SideGuard> side_;  // of what it makes
+  int64_t boundary_bytes_ = 0;                // between the arena's two sides
+  Density density_;                           // of all that ops have made
   std::unordered_map<const c10::FunctionSchema*, Density> density_of_;  // by operator
   const Recipes scored_{*this};
   std::optional<methods::DtrScores<Recipes>> scores_;

@@ -22,8 +22,9 @@ namespace poet {
 // Coop also places what is cheap for its bytes at one end of memory and what is dear at the other,
 // so that windows hold values of like cost. What an op is about to make is as dear as what ops of
 // the same name have made so far: above the mean of all seconds for a byte or not. The arena has
-// two sides for it, with a boundary that leaves the low one as much as the budget; pages move
-// between them like everywhere. What the sides do to evictions and replays: benchmarks/nightly.md.
+// two sides for it, with a boundary that leaves the low one twice what has lain in the arena at
+// once (the arena's own records take 1/1000 of the addresses below a block); pages move between
+// them like everywhere. What the sides do to evictions and replays: benchmarks/nightly.md.
 bool OnlinePolicy::evictWindow(int64_t bytes, int64_t free_bytes) {
   if (thrashes()) return false;
   struct Block {
@@ -83,7 +84,7 @@ ArenaSide OnlinePolicy::sideOf(const c10::OperatorHandle& op) const {
   const bool is_dear = found != density_of_.end() && found->second.seconds * density_.bytes >
                                                          density_.seconds * found->second.bytes;
   return {is_dear ? ArenaSide::End::kHigh : ArenaSide::End::kLow,
-          static_cast<size_t>(options_.budget_bytes)};
+          static_cast<size_t>(boundary_bytes_)};
 }
 
 void OnlinePolicy::noteDensity(OpId op, const std::vector<ValueId>& made) {

@@ -366,23 +366,39 @@ void Session::letGoOfSeenOnce(const std::vector<int>& except) {
   if (mode_ == Mode::kIdle) variants_.letGoOfSeenOnce(except);
 }
 
-void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
-                      const DeviceProfile& profile) {
+std::shared_ptr<CompiledPlan> Session::compile(int variant,
+                                               std::shared_ptr<const Schedule> schedule,
+                                               const DeviceProfile& profile) {
   std::shared_ptr<const Recording> recording;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Variant* found = variants_.find(variant);
-    if (found == nullptr || !found->recording) return;
+    if (found == nullptr || !found->recording) return nullptr;
     recording = found->recording;
   }
-  auto plan = std::make_shared<CompiledPlan>(std::move(recording), std::move(schedule), profile);
+  return std::make_shared<CompiledPlan>(std::move(recording), std::move(schedule), profile);
+}
+
+void Session::setPlan(int variant, std::shared_ptr<const Schedule> schedule,
+                      const DeviceProfile& profile) {
+  auto plan = compile(variant, std::move(schedule), profile);
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (Variant* found = variants_.find(variant)) {
-    if (found->recording != plan->sharedRecording()) return;
-    prepareStore(*plan);
-    variants_.setPlan(variant, std::move(plan));
-    most_in_step_.reset();
-  }
+  const Variant* found = variants_.find(variant);
+  if (!plan || found == nullptr || found->recording != plan->sharedRecording()) return;
+  prepareStore(*plan);
+  variants_.setPlan(variant, std::move(plan));
+  most_in_step_.reset();
+}
+
+void Session::movePlan(int variant, std::shared_ptr<const Schedule> schedule,
+                       const DeviceProfile& profile) {
+  auto plan = compile(variant, std::move(schedule), profile);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Variant* found = variants_.find(variant);
+  if (!plan || found == nullptr || found->recording != plan->sharedRecording()) return;
+  if (found->state != VariantState::kPlanned) return;
+  prepareStore(*plan);
+  variants_.movePlan(variant, std::move(plan));
 }
 
 void Session::setUnplannable(int variant) {

@@ -145,6 +145,10 @@ class POET_API Session final : public Listener,
   // Throws ScheduleError if the schedule does not fit the variant's graph; ArgumentError and
   // StoreError if it pages and there is no store, or no room for what it can have stored at most.
   void setPlan(int variant, std::shared_ptr<const Schedule> schedule, const DeviceProfile& profile);
+  // In place of the plan in force, which differs in where some of its actions are. As setPlan();
+  // without a plan in force nothing happens.
+  void movePlan(int variant, std::shared_ptr<const Schedule> schedule,
+                const DeviceProfile& profile);
   void setUnplannable(int variant);
   // What each op of the variant took at least in its first steps that followed a plan, in seconds,
   // replays and transfers left out, and what the program took before it; empty before there were
@@ -250,6 +254,8 @@ class POET_API Session final : public Listener,
   std::vector<Presumed> locate(const Variant& variant, const CompiledPlan& plan) const;
   void beginFollowing(const Variant& variant);
   void noteStorages();
+  std::shared_ptr<CompiledPlan> compile(int variant, std::shared_ptr<const Schedule> schedule,
+                                        const DeviceProfile& profile);
   void openStore();
   void prepareStore(const CompiledPlan& plan);
   bool hasRoomFor(const CompiledPlan& plan);

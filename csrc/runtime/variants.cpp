@@ -222,15 +222,21 @@ void VariantSet::setUnplannable(int id) {
 void VariantSet::setPlan(int id, std::shared_ptr<CompiledPlan> plan) {
   Variant* variant = find(id);
   if (variant == nullptr) return;  // dropped meanwhile
-  shareRecordFlags(*plan);
-  variant->plan = std::move(plan);
-  variant->joined.clear();
-  variant->script = std::make_shared<BlockScript>();
+  movePlan(id, std::move(plan));
   variant->state = VariantState::kPlanned;
   variant->has_unchecked_base = true;
   variant->followed = variant->arena_bytes_then = variant->arena_peak_bytes = 0;
   variant->in_use_first_op = variant->in_use_end = variant->late_bytes = 0;
   variant->more_bytes = variant->followed_then = variant->growth_per_step = 0;
+}
+
+void VariantSet::movePlan(int id, std::shared_ptr<CompiledPlan> plan) {
+  Variant* variant = find(id);
+  if (variant == nullptr) return;
+  shareRecordFlags(*plan);
+  variant->plan = std::move(plan);
+  variant->joined.clear();
+  variant->script = std::make_shared<BlockScript>();
 }
 
 std::shared_ptr<CompiledPlan> VariantSet::joinedPlan(

@@ -103,6 +103,9 @@ class VariantSet {
   std::shared_ptr<CompiledPlan> joinedPlan(int to, const std::shared_ptr<const CompiledPlan>& from,
                                            size_t at);
   void setPlan(int id, std::shared_ptr<CompiledPlan> plan);
+  // The plan in force with some of its actions elsewhere: what is known of the memory of its steps
+  // stays known.
+  void movePlan(int id, std::shared_ptr<CompiledPlan> plan);
   void setUnplannable(int id);
   // Lets go of the recordings of steps that were seen once, as that in which an optimizer makes its
   // state. Should one come again after all, it is recorded as it would be anyway, and has then been

@@ -80,6 +80,7 @@ class StepPlanner:
         self._watches: dict[int, StoreWatch] = {}
         self._feedback: dict[int, SwapFeedback] = {}
         self.swap_feedbacks = 0
+        self._in_force = threading.Lock()  # while a plan takes another one's place
         self._again: set[int] = set()  # variants whose plan is to be made again
         self._borrowed: set[int] = set()  # and those with the plan of other sizes
         # And those whose plan no longer keeps the budget, with the bytes to come beside them.
@@ -188,15 +189,23 @@ class StepPlanner:
 
     def feed_back(self, variant: int) -> bool:
         """After a step that followed its plan: whether late swap-ins begin earlier from now on."""
-        schedule, graph = self.schedules.get(variant), self._session.graph_of(variant)
-        if self._options.method != FEEDS_BACK or variant in self._again or graph is None:
+        if self._options.method != FEEDS_BACK:
             return False
-        if schedule is None or not schedule.has_plan:
-            return False
-        feedback = self._feedback.setdefault(variant, SwapFeedback())
-        moved = feedback.earlier(self._session, schedule, graph, self._device)
-        if moved is None or not self._put_in_force(variant, moved):
-            return False
+        with self._in_force:  # another plan may come from the thread that plans
+            schedule, graph = self.schedules.get(variant), self._session.graph_of(variant)
+            waits_for_another = variant in self._again or variant in self._outgrown
+            if graph is None or schedule is None or not schedule.has_plan or waits_for_another:
+                return False
+            feedback = self._feedback.setdefault(variant, SwapFeedback())
+            moved = feedback.earlier(self._session, schedule, graph, self._device)
+            held = None if moved is None else self._options.share.hold(moved)
+            if held is None or not held.has_plan:
+                return False
+            try:
+                self._session.move_plan(variant, held, self._device)
+            except (ArgumentError, PoetRuntimeError):  # the plan in force is as good as it was
+                return False
+            self.schedules[variant] = held
         self.swap_feedbacks += 1
         return True
 
@@ -519,13 +528,14 @@ class StepPlanner:
     def _put_in_force(self, variant: int, schedule: _C.Schedule) -> bool:
         """False where the store has no room for what the plan pages: nothing is paged then."""
         try:
-            self._session.set_plan(variant, schedule, self._device)
+            with self._in_force:
+                self._session.set_plan(variant, schedule, self._device)
+                self.schedules[variant] = schedule
         except (ArgumentError, PoetRuntimeError) as error:
             if self._page_folder is None:
                 raise
             self._stop_paging(str(error))
             return False
-        self.schedules[variant] = schedule
         self.message = ""
         release_free_memory()
         return True
