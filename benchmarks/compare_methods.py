@@ -266,13 +266,29 @@ def page(cells: list[Cell]) -> str:
             f". In {sum(by_policy(fast) for fast, _ in contrary)} of these {len(contrary)} the one "
             "that should be faster trains live by its policy, whose own time no plan has"
         )
+    asked = {row["method"] for cell in cells for row in cell["rows"]}
+    without = asked - {row["method"] for cell in cells for row in _planned(cell)}
+    later = {
+        f"{cell['step']} at {cell['share_percent']} %": missing
+        for cell in cells
+        if (missing := asked - {row["method"] for row in cell["rows"]})
+    }
     lines = [
         f"{told}. Load of the machine meanwhile: {min(loads):.0f} to {max(loads):.0f}.",
+        *(
+            f"Without a plan in every cell, so that nothing is compared with: {_named(without)}."
+            for _ in range(bool(without))
+        ),
+        *(f"Not asked for {cell}: {_named(missing)}." for cell, missing in later.items()),
         "",
         "| step | budget | poet, time | next best | lost to | plans | pairs | against the order |",
         "|" + "---|" * 8,
     ]
     return "\n".join([*lines, *map(_page_line, cells)])
+
+
+def _named(methods: set[str]) -> str:
+    return ", ".join(f"`{method}`" for method in sorted(methods))
 
 
 def _page_line(cell: Cell) -> str:

@@ -27,12 +27,17 @@ OWN = {TOGETHER: {}, RECOMPUTE: {"paging": False}, PAGE: {"recompute": False}}
 # Other methods that find their plan at once.
 OTHERS = (
     "page_all",
+    "chen_sqrt",
     "chen_greedy",
     "revolve",
     "rotor",
     "pofo",
     "twremat",
     "dtr",
+    "dtr_eq",
+    "dtr_local",
+    "dtr_banish",
+    "dtr_placed",
     "capuchin",
     "coop",
 )

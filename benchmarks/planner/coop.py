@@ -216,6 +216,8 @@ def page(record: dict[str, Any]) -> str:
             lines.append(f"| {name.removeprefix('coop_')} | " + " | ".join(cells) + " |")
     lines += [
         "",
+        "Where another method does better than `poet` in that time: " + (_lost(by) or "nowhere."),
+        "",
         "Fragmentation at slack 0.5: memory that is free behind an eviction, and what holes would "
         "add to the plan in an arena without moves",
         "(`Schedule.fragmentation()`). Whole searches beside them.",
@@ -235,6 +237,26 @@ def page(record: dict[str, Any]) -> str:
         ]
         lines.append(f"| {name.removeprefix('coop_')} | " + " | ".join(found) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _lost(by: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Least budgets below poet's, and plans that cost less than poet's."""
+    told = []
+    for (name, method), row in by.items():
+        ours = by.get((name, "poet"))
+        if ours is None or method == "poet":
+            continue
+        network = name.removeprefix("coop_")
+        if figure(row, "least_bytes") is not None and row["least_bytes"] < ours["least_bytes"]:
+            told.append(
+                f"`{method}` has a plan for {network} within {row['least_bytes']:,} bytes, where "
+                f"the least that `poet` found is {ours['least_bytes']:,}"
+            )
+        for slack in SLACKS:
+            theirs, own = (figure(one, f"at_{slack:g}", "extra_percent") for one in (row, ours))
+            if theirs is not None and (own is None or theirs < own - 1e-3):
+                told.append(f"`{method}` on {network} at slack {slack:g}")
+    return "; ".join(told) + "." if told else ""
 
 
 def _fixed(value: float | None, digits: int, unit: str = "") -> str:

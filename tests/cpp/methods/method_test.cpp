@@ -89,6 +89,45 @@ TEST(Methods, KeepTheirPromisesOnRandomGraphs) {
   checkAll(300, [](uint64_t seed) { return smallRandomGraph(seed); });
 }
 
+// What a plan costs beyond plain training, against the least of any schedule: a method may miss it,
+// and none may say less.
+TEST(Methods, AreNeverBetterThanAnExhaustiveSearch) {
+  int planned = 0, optimal = 0;
+  for (int seed = 0; seed < propertyCases(60); ++seed) {
+    const auto number = static_cast<uint64_t>(seed);
+    const Graph graph = smallRandomGraph(number);
+    DeviceProfile profile = smallProfileWithStore(number);
+    profile.dma_channels = 0;
+    profile.wake_joules = 0;
+    const SimulationResult plain = simulatePlain(graph, profile);
+    std::mt19937_64 random(number);
+    const int64_t budget =
+        std::uniform_int_distribution<int64_t>(plain.peak_bytes * 3 / 4, plain.peak_bytes)(random);
+    for (const bool recomputes : {false, true}) {
+      for (const bool pages : {false, true}) {
+        if (pages && graph.numValues() > 11) continue;  // the truth would take minutes
+        const auto truth =
+            exhaustiveExtra(graph, profile, budget, {.recompute = recomputes, .paging = pages});
+        for (const Method& method : allMethods()) {
+          if (!isQuick(method) || method.traits.recomputes != recomputes ||
+              method.traits.pages != pages)
+            continue;
+          SCOPED_TRACE(detail::message(method.name, ", seed ", seed, ", budget ", budget));
+          const Schedule schedule = planAs(method.name, graph, profile, budget);
+          if (!schedule.hasPlan()) continue;
+          ++planned;
+          ASSERT_TRUE(truth.has_value());
+          const double extra = schedule.makespan_seconds - plain.makespan_seconds;
+          EXPECT_GE(extra, *truth - 1e-9 * plain.makespan_seconds);
+          optimal += extra <= *truth + 1e-9 * plain.makespan_seconds;
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 2 * propertyCases(60));
+  EXPECT_GT(optimal, planned / 4);
+}
+
 // What it does, and nothing that is said of it.
 std::string actionsOf(const Schedule& schedule) {
   std::ostringstream text;
@@ -131,14 +170,14 @@ TEST(Methods, AreTheirOwn) {
   // With much more chen_greedy and twremat drop the same few values.
   const int64_t budget = simulatePlain(graph, profile).peak_bytes / 2;
   expectDifferentPlans({"poet", "revolve", "chen_sqrt", "chen_greedy", "rotor", "pofo", "twremat",
-                        "dtr", "coop", "capuchin", "page_all"},
+                        "dtr", "dtr_placed", "coop", "capuchin", "page_all"},
                        graph, profile, budget);
 }
 
 // Chains have no branches to count: there DTR's scores agree.
 TEST(Methods, AreTheirOwnWhereTheStepBranches) {
-  expectDifferentPlans({"dtr", "dtr_eq", "dtr_local"}, stepThatTellsScoresApart(), smallProfile(),
-                       kBudgetThatTellsScoresApart);
+  expectDifferentPlans({"dtr", "dtr_eq", "dtr_local", "dtr_placed"},
+                       stepThatTellsScoresApart(), smallProfile(), kBudgetThatTellsScoresApart);
 }
 
 TEST(Methods, HaveNamesAndSources) {
