@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,9 @@ def _run_compare(options: argparse.Namespace) -> int:
     found = compare(
         graph=_request(options).graph(open_cache(options.cache_dir or True)),
         budgets=_split(options.budgets),
-        methods=options.methods.split(",") if options.methods is not None else None,
+        methods=re.split(r"[,\s]+", options.methods.strip())
+        if options.methods is not None
+        else None,
         verbose=_shows_progress(options),
         **words,
     )

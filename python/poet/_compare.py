@@ -41,7 +41,7 @@ REFUSED = "refused"  # the status of a method that cannot honour the options
 
 COLUMNS = {
     "method": "what planned",
-    "budget": "memory budget",
+    "budget": "memory budget, and its share of plain training's peak",
     "status": "optimal, feasible, infeasible (within its class of plans), time_limit, or refused",
     "peak": "most bytes resident at once, by the simulator",
     "time": "of the step, to plain training's",
@@ -135,19 +135,26 @@ class Comparison:
         return "\n".join([*text, "", *said] if said else text)
 
     def _said(self) -> list[str]:
-        """Why methods were refused, and what they say of the plans that they have."""
+        """Why methods were refused or have no plan, and what they say of those they have."""
         lines = []
         for row in self.rows:
             if row.message and row.status == REFUSED:
                 lines.append(f"{row.method}: {row.message}")
-            elif row.message and row.peak_bytes is not None:
+            # Those with a least budget say that, and it has a column.
+            elif row.message and (row.peak_bytes is not None or row.least_ram_budget is None):
                 lines.append(f"{row.method}, {format_bytes(row.ram_budget_bytes)}: {row.message}")
         return list(dict.fromkeys(lines))
+
+    def _budget(self, row: ComparisonRow) -> str:
+        text = format_bytes(row.ram_budget_bytes)
+        if self.plain.peak_bytes <= 0:
+            return text
+        return f"{text}, {100 * row.ram_budget_bytes / self.plain.peak_bytes:.0f} %"
 
     def _cells(self, row: ComparisonRow) -> dict[str, str]:
         cells = {
             "method": row.method,
-            "budget": format_bytes(row.ram_budget_bytes),
+            "budget": self._budget(row),
             "status": row.status,
             "peak": "" if row.peak_bytes is None else format_bytes(row.peak_bytes),
             "time": _extra(row.makespan_seconds, self.plain.makespan_seconds),

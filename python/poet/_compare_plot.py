@@ -15,7 +15,7 @@ _OURS = "poet"
 
 
 def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    """Two panels side by side; a method without any plan is named in the legend all the same."""
+    """Two panels side by side; the methods without any plan are named below the legend."""
     check_picture(path)
     plain = comparison.plain
     figure = load_figure()(figsize=(11, 5), layout="constrained")
@@ -24,7 +24,8 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         (panels[0], "makespan_seconds", plain.makespan_seconds, "time of the step / plain"),
         (panels[1], "energy_joules", plain.energy_joules, "energy of the step / plain"),
     )
-    names = list(dict.fromkeys(row.method for row in comparison.rows))
+    asked = list(dict.fromkeys(row.method for row in comparison.rows))
+    names = list(dict.fromkeys(row.method for row in comparison.rows if row.peak_bytes is not None))
     for panel, field, unit, title in axes:
         for i, name in enumerate(names):
             points = sorted(
@@ -40,11 +41,15 @@ def draw(comparison: Comparison, path: str | os.PathLike[str]) -> None:
                 linestyle="-" if i < 10 else "--",
                 linewidth=2.5 if name == _OURS else 1,
                 zorder=3 if name == _OURS else 2,
-                label=name if points else f"{name} (no plan)",
+                label=name,
             )
         panel.axhline(1, color="grey", linewidth=0.8)
         panel.set_xlabel("peak memory / plain")
         panel.set_ylabel(title)
         panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    if names:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    without = [name for name in asked if name not in names]
+    if without:
+        figure.supxlabel("no plan: " + ", ".join(without), fontsize=8, wrap=True)
     figure.savefig(path, dpi=150)
