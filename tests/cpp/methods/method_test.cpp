@@ -178,8 +178,8 @@ TEST(Methods, AreTheirOwn) {
 
 // Chains have no branches to count: there DTR's scores agree.
 TEST(Methods, AreTheirOwnWhereTheStepBranches) {
-  expectDifferentPlans({"dtr", "dtr_eq", "dtr_local", "dtr_placed"},
-                       stepThatTellsScoresApart(), smallProfile(), kBudgetThatTellsScoresApart);
+  expectDifferentPlans({"dtr", "dtr_eq", "dtr_local", "dtr_placed"}, stepThatTellsScoresApart(),
+                       smallProfile(), kBudgetThatTellsScoresApart);
 }
 
 TEST(Methods, HaveNamesAndSources) {
