@@ -344,7 +344,7 @@ def _check_copies_beside_rests() -> None:
             paging=False,
             background=False,
             cache_dir=None,
-            time_limit_s=0.1,  # in 1 s one run of a hundred had a plan
+            time_limit_s=0.1,  # in 1 s a run had a plan after all, once
         )
         copies = []
         for i in range(16):
