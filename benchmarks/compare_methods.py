@@ -190,15 +190,25 @@ def pairs(cell: Cell) -> list[tuple[str, str]]:
     return found
 
 
+def told_apart(cell: Cell) -> list[tuple[str, str]]:
+    """The pairs whose live medians differ by more than the noise, in whichever order."""
+    live = {row["method"]: row.get("live_medians") for row in cell["rows"]}
+    plain = noise(cell.get("plain_live_medians", ()))
+
+    def differ(fast: str, slow: str) -> bool:
+        medians = [statistics.median(live[method]) for method in (fast, slow)]
+        return max(medians) > min(medians) * (1 + max(plain, noise(live[fast]), noise(live[slow])))
+
+    return [pair for pair in pairs(cell) if differ(*pair)]
+
+
 def against(cell: Cell) -> list[tuple[str, str]]:
     """The pairs whose order is another one live, by more than the noise."""
     live = {row["method"]: row.get("live_medians") for row in cell["rows"]}
-    plain = noise(cell.get("plain_live_medians", ()))
     return [
         (fast, slow)
-        for fast, slow in pairs(cell)
-        if statistics.median(live[fast])
-        > statistics.median(live[slow]) * (1 + max(plain, noise(live[fast]), noise(live[slow])))
+        for fast, slow in told_apart(cell)
+        if statistics.median(live[fast]) > statistics.median(live[slow])
     ]
 
 
@@ -229,11 +239,12 @@ def _planned(cell: Cell) -> list[dict[str, Any]]:
 
 def values(cells: list[Cell]) -> dict[str, float]:
     """What bounds.toml limits."""
-    all_pairs = sum(len(pairs(cell)) for cell in cells)
+    # A pair that noise hides cannot be against the order: it is no evidence for it either.
+    told = sum(len(told_apart(cell)) for cell in cells)
     contrary = sum(len(against(cell)) for cell in cells)
     found: dict[str, float] = {LOST: sum(bool(lost(cell)) for cell in cells)}
-    if all_pairs:
-        found[AGAINST] = contrary / all_pairs
+    if told:
+        found[AGAINST] = contrary / told
     return found
 
 
@@ -256,11 +267,14 @@ def line(cell: Cell) -> str:
 def page(cells: list[Cell]) -> str:
     """A Markdown table of the cells, with what they come to above it."""
     found = values(cells)
-    count = sum(len(pairs(cell)) for cell in cells)
+    count = sum(len(told_apart(cell)) for cell in cells)
     loads = [cell["load_1min"] for cell in cells]
     told = f"{found[LOST]:g} of {len(cells)} cells have a plan that is cheaper than poet's"
     if AGAINST in found:
-        told += f"; {100 * found[AGAINST]:.0f} % of {count} pairs are against the order live"
+        told += (
+            f"; {100 * found[AGAINST]:.0f} % of {count} pairs that live medians tell apart are "
+            "against the order"
+        )
         contrary = [pair for cell in cells for pair in against(cell)]
         told += (
             f". In {sum(by_policy(fast) for fast, _ in contrary)} of these {len(contrary)} the one "
@@ -274,11 +288,8 @@ def page(cells: list[Cell]) -> str:
         if (missing := asked - {row["method"] for row in cell["rows"]})
     }
     lines = [
-        f"{told}. Load of the machine meanwhile: {min(loads):.0f} to {max(loads):.0f}.",
-        *(
-            f"Without a plan in every cell, so that nothing is compared with: {_named(without)}."
-            for _ in range(bool(without))
-        ),
+        f"{told}. Load of the machine meanwhile: {min(loads):.0f} to {max(loads):.0f}. "
+        f"In no cell has a plan: {_named(without) or 'none'}.",
         *(f"Not asked for {cell}: {_named(missing)}." for cell, missing in later.items()),
         "",
         "| step | budget | poet, time | next best | lost to | plans | pairs | against the order |",
@@ -303,7 +314,7 @@ def _page_line(cell: Cell) -> str:
         steady = 100 * noise(cell["plain_live_medians"])
         contrary = "".join(f", `{fast}` before `{slow}`" for fast, slow in against(cell))
         against_it = f"{len(against(cell))}{contrary} (noise of plain {steady:.0f} %)"
-        order = [str(len(pairs(cell))), against_it]
+        order = [f"{len(pairs(cell))}, {len(told_apart(cell))} told apart", against_it]
     names = ", ".join(f"`{method}`" for method in lost(cell)) or "none"
     return (
         f"| {cell['step']} | {cell['share_percent']} % | {poet_time} | {other} | {names} "

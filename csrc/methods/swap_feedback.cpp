@@ -50,6 +50,8 @@ std::optional<Schedule> withEarlierSwaps(const Schedule& schedule, const Graph& 
                                          const std::vector<AwaitedSwap>& awaited) {
   schedule.checkAgainst(graph);
   if (!schedule.hasPlan() || profile.dma_channels == 0) return std::nullopt;
+  // What moves takes no time of these.
+  const std::vector<double> times = timesOf(schedule, graph, profile);
   Schedule moved = schedule;
   bool any = false;
   for (const AwaitedSwap& swap : awaited) {
@@ -63,7 +65,6 @@ std::optional<Schedule> withEarlierSwaps(const Schedule& schedule, const Graph& 
     const Position from = lastBy(moved, page_in, static_cast<Position>(swap.op.index));
     if (from == kNowhere || from == 0) continue;
     const Position left = lastBy(moved, Action{ActionKind::kFree, swap.value.index}, from);
-    const std::vector<double> times = timesOf(moved, graph, profile);
     const double wanted = times[from] - kSwapFeedback * swap_seconds;
     const auto later =
         std::upper_bound(times.begin(), times.begin() + static_cast<long>(from), wanted);

@@ -54,6 +54,17 @@ def _half(kind: str) -> int:
     return (graph.plain_peak_bytes() + least) // 2
 
 
+def _base(kind: str) -> int:
+    """Bytes of what this process holds beside a step, with nothing of that step left."""
+    gc.collect()
+    case = build(kind)
+    case.step(*case.batches(0))
+    base = poet.trace(case.step, *case.batches(0)).base_bytes
+    del case
+    gc.collect()
+    return base
+
+
 def _plan(kind: str, method: str, page_dir: Path, seconds: float = 30) -> poet.Schedule:
     options = {"page_dir": page_dir} if method in PAGING else {"paging": False}
     return poet.solve(
@@ -83,12 +94,7 @@ def test_every_method_trains_a_whole_network(kind: str, method: str, page_dir: P
         budget = schedule.least_ram_budget * 103 // 100
     has_to_act = budget < graph.plain_peak_bytes()
     assert has_to_act or method not in _OF_ANY_GRAPH
-    gc.collect()
-    case = build(kind)
-    case.step(*case.batches(0))
-    base = poet.trace(case.step, *case.batches(0)).base_bytes  # of what this process holds
-    del case
-    gc.collect()
+    base = _base(kind)
     case = build(kind)
     with poet.wrap(
         case.step,
@@ -122,12 +128,7 @@ def test_a_live_method_trains_a_whole_network(kind: str, method: str) -> None:
     """Without a plan, at half of the slack; where that is too little, the steps say so."""
     results, state = plain(kind, CALLS)
     graph, _ = _traced(kind)
-    gc.collect()
-    case = build(kind)
-    case.step(*case.batches(0))
-    base = poet.trace(case.step, *case.batches(0)).base_bytes  # of what this process holds
-    del case
-    gc.collect()
+    base = _base(kind)
     case = build(kind)
     budget = _half(kind) - graph.base_bytes + base + _ROOM
     with (
