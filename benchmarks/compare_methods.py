@@ -196,7 +196,7 @@ def told_apart(cell: Cell) -> list[tuple[str, str]]:
     plain = noise(cell.get("plain_live_medians", ()))
 
     def differ(fast: str, slow: str) -> bool:
-        medians = [statistics.median(live[method]) for method in (fast, slow)]
+        medians = [float(statistics.median(live[method])) for method in (fast, slow)]
         return max(medians) > min(medians) * (1 + max(plain, noise(live[fast]), noise(live[slow])))
 
     return [pair for pair in pairs(cell) if differ(*pair)]
