@@ -48,6 +48,7 @@
 namespace poet::methods {
 namespace {
 
+using planner::Asked;
 using planner::Fixed;
 using planner::Problem;
 using planner::Replay;

@@ -28,6 +28,7 @@
 namespace poet::methods {
 namespace {
 
+using planner::Asked;
 using planner::Problem;
 using planner::Replay;
 

@@ -10,33 +10,9 @@ using planner::Evictable;
 using planner::Problem;
 using planner::Replay;
 
-Asked findAsked(const Problem& problem) {
-  Asked asked{.may_leave = std::vector<char>(problem.values.size(), 0),
-              .until_stage = std::vector<int>(problem.values.size(), -1)};
-  for (size_t v = 0; v < problem.values.size(); ++v) {
-    const Evictable& value = problem.values[v];
-    if (!value.use_stages.empty()) asked.until_stage[v] = value.use_stages.back();
-  }
-  // Readers stand behind what they read.
-  for (size_t r = problem.replays.size(); r-- > 0;) {
-    const Replay& replay = problem.replays[r];
-    if (replay.is_page) continue;
-    int until = -1;
-    for (const int v : replay.outputs)
-      until = std::max(until, asked.until_stage[static_cast<size_t>(v)]);
-    if (until > replay.until_stage) continue;
-    for (const int v : replay.outputs) asked.may_leave[static_cast<size_t>(v)] = 1;
-    for (const int u : replay.inputs) {
-      int& stage = asked.until_stage[static_cast<size_t>(u)];
-      stage = std::max(stage, until);
-    }
-  }
-  return asked;
-}
-
 PlanWalk::PlanWalk(const Problem& problem)
     : problem_(problem),
-      asked_(findAsked(problem)),
+      asked_(planner::findAsked(problem)),
       there_(problem.values.size(), 0),
       chosen_(problem.replays.size(), 0) {
   plan_.by_stage.resize(problem.stages.size());

@@ -4,25 +4,14 @@
 #include <span>
 #include <vector>
 
+#include "planner/asked.h"
 #include "planner/problem.h"
 #include "planner/replay_plan.h"
 
 namespace poet::methods {
 
-// Note [What may leave]
-// A method that drops a value counts on its recipe whenever somebody needs the value again: a first
-// execution, or a replay that reads it, of which it knows neither number nor place in advance. So a
-// value may leave if its recipe may run up to the last stage in which anything can ask for it: its
-// own last use, and that of every value that may leave and is computed from it. What may not leave
-// stays for its whole life in every plan, as in plain training.
-
-struct Asked {
-  std::vector<char> may_leave;   // by value; those that only a page-in brings back may not
-  std::vector<int> until_stage;  // by value: the last stage in which anything can ask for it
-};
-Asked findAsked(const planner::Problem& problem);
 inline std::vector<char> findMayLeave(const planner::Problem& problem) {
-  return findAsked(problem).may_leave;
+  return planner::findAsked(problem).may_leave;
 }
 
 // The problem must outlive it. Stages are walked in order: advance(t) for t = 0, 1, ...; between
@@ -68,7 +57,7 @@ class PlanWalk {
   bool runsHere(int r) const { return r >= 0 && problem_.runnable(r, stage_); }
 
   const planner::Problem& problem_;
-  const Asked asked_;
+  const planner::Asked asked_;
   std::vector<char> there_;
   std::vector<char> chosen_;  // by replay, within bring()
   planner::ReplayPlan plan_;

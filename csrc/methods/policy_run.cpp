@@ -8,6 +8,7 @@
 namespace poet::methods {
 namespace {
 
+using planner::Asked;
 using planner::Problem;
 using planner::Replay;
 
@@ -18,15 +19,6 @@ constexpr int kPolicyBudgets = 48;
 constexpr int kMostFailures = 8;  // in a row
 
 }  // namespace
-
-Recipes::Recipes(const Problem& problem, const Asked& asked)
-    : problem_(problem), may_leave_(asked.may_leave), readers_(problem.values.size()) {
-  for (size_t r = 0; r < problem.replays.size(); ++r) {
-    if (problem.replays[r].is_page) continue;
-    for (const int u : problem.replays[r].inputs)
-      readers_[static_cast<size_t>(u)].push_back(static_cast<int>(r));
-  }
-}
 
 PolicyRun::PolicyRun(const Problem& problem, const Asked& asked, DtrCost cost, LettingGo letting_go)
     : problem_(problem),
@@ -157,7 +149,7 @@ Schedule planByPolicy(const Graph& graph, const DeviceProfile& profile, const So
                       const char* method, const std::vector<MakePolicyRun>& policies) {
   const RecipeTable table(graph);
   const Problem problem(graph, table, profile, {.objective = options.minimize});
-  const Asked asked = findAsked(problem);
+  const Asked asked = planner::findAsked(problem);
   PlanChoice choice(problem, options, method);
   const int64_t plain = simulatePlain(graph, profile).peak_bytes;
   for (const MakePolicyRun& make : policies) {

@@ -21,16 +21,17 @@ namespace poet::methods {
 // What the scores ask of a problem.
 class Recipes {
  public:
-  Recipes(const planner::Problem& problem, const Asked& asked);
+  Recipes(const planner::Problem& problem, const planner::Asked& asked)
+      : problem_(problem), asked_(asked) {}
   double secondsOf(int v) const { return recipeOf(v).seconds; }
   template <class Visit>
   void forInputs(int v, const Visit& visit) const {
-    if (!may_leave_[static_cast<size_t>(v)]) return;
+    if (!asked_.may_leave[static_cast<size_t>(v)]) return;
     for (const int u : recipeOf(v).inputs) visit(u);
   }
   template <class Visit>
   void forDependents(int v, const Visit& visit) const {
-    for (const int r : readers_[static_cast<size_t>(v)]) {
+    for (const int r : asked_.readers[static_cast<size_t>(v)]) {
       for (const int u : problem_.replays[static_cast<size_t>(r)].outputs) visit(u);
     }
   }
@@ -42,14 +43,13 @@ class Recipes {
   }
 
   const planner::Problem& problem_;
-  const std::vector<char>& may_leave_;
-  std::vector<std::vector<int>> readers_;  // by value: replays
+  const planner::Asked& asked_;
 };
 
 // The problem has no pages. It and `asked` must outlive the run.
 class PolicyRun {
  public:
-  PolicyRun(const planner::Problem& problem, const Asked& asked, DtrCost cost,
+  PolicyRun(const planner::Problem& problem, const planner::Asked& asked, DtrCost cost,
             LettingGo letting_go = LettingGo::kEvict);
   PolicyRun(const PolicyRun&) = delete;
   PolicyRun& operator=(const PolicyRun&) = delete;
@@ -100,7 +100,7 @@ class PolicyRun {
   void remove(int v);
 
   const planner::Problem& problem_;
-  const Asked& asked_;
+  const planner::Asked& asked_;
   const Recipes recipes_;
   DtrScores<Recipes> scores_;
   const LettingGo letting_go_;
@@ -113,8 +113,8 @@ class PolicyRun {
   size_t replays_ = 0;
 };
 
-using MakePolicyRun = std::function<std::unique_ptr<PolicyRun>(const planner::Problem&,
-                                                               const Asked&, int64_t budget_bytes)>;
+using MakePolicyRun = std::function<std::unique_ptr<PolicyRun>(
+    const planner::Problem&, const planner::Asked&, int64_t budget_bytes)>;
 
 // Runs the policy with the budget, and with less where generator states or such make the plan
 // exceed it; where that gives no plan, with others; and then the next policy.

@@ -14,7 +14,7 @@
 namespace poet::planner {
 namespace {
 
-constexpr int kMostRounds = 3;  // how often a stage may go through its candidates
+constexpr int kMostRoundsOfStage = 3;  // how often a stage may go through its candidates
 constexpr double kProofGap = 1e-6;
 constexpr double kRelaxationShare = 0.6;
 // Of the time limit, for the program that every schedule is a point of: the exact ones have the
@@ -98,7 +98,8 @@ class LeastCost {
       result_.bound_cost =
           problem_.constant_cost + std::max(0.0, bound.bound / costPerSecond(problem_));
     offer(bound.plan);
-    for (int rounds = 1; rounds <= kMostRounds && !result_.proven && !deadline_.over(); ++rounds) {
+    for (int rounds = 1; rounds <= kMostRoundsOfStage && !result_.proven && !deadline_.over();
+         ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
       if (rounds == 1 && !result_.proven) searchAllStates();
       if (result_.infeasible) break;
@@ -172,7 +173,8 @@ class LeastPeak {
       result_.bound_bytes = std::max(result_.bound_bytes, static_cast<int64_t>(std::ceil(least)));
     }
     offer(bound.plan);
-    for (int rounds = 1; rounds <= kMostRounds && !isCloseEnough() && !deadline_.over(); ++rounds) {
+    for (int rounds = 1; rounds <= kMostRoundsOfStage && !isCloseEnough() && !deadline_.over();
+         ++rounds) {
       offer(solve(/*relaxed=*/false, rounds).plan);
       if (rounds == 1 && !isCloseEnough()) searchAllStates();
     }

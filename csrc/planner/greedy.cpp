@@ -18,6 +18,7 @@ constexpr int kLongestChain = 40;
 constexpr double kLeastCostSeconds = 1e-9;
 constexpr double kKept = 1e3;  // how much less gladly what is to be kept is evicted
 // Above so many values in memory only the cheapest by their last known costs are looked at closely.
+constexpr double kPlaced = 1e6;
 constexpr size_t kMostScored = 400;
 constexpr size_t kShortList = 64;
 
@@ -70,6 +71,7 @@ class Greedy {
     const Stage& stage = problem_.stages[static_cast<size_t>(t)];
     std::vector<int> order;
     if (!missingReplays(t, order)) return false;
+    if (!order.empty()) placed_.clear();  // a walk: what it passes may stay
     std::fill(keep_.begin(), keep_.end(), 0);
     std::fill(wanted_.begin(), wanted_.end(), 0);
     for (const int r : order) {
@@ -182,11 +184,13 @@ class Greedy {
   // One at a time: each that goes changes what the others are worth.
   bool evictByForecast(int64_t limit, int t, std::vector<int>& gone) {
     while (used_ > limit) {
-      forecast_->lookAt({.stage = t,
-                         .budget_bytes = options_.budget_bytes - generators_,
-                         .excess_bytes = used_ - limit,
-                         .resident = in_ram_,
-                         .locked = keep_});
+      const ReplayForecast::Moment moment{.stage = t,
+                                          .budget_bytes = options_.budget_bytes - generators_,
+                                          .excess_bytes = used_ - limit,
+                                          .resident = in_ram_,
+                                          .locked = keep_};
+      if (options_.placed && !mayGo(t)) placed_ = forecast_->placement(moment, coming(t));
+      forecast_->lookAt(moment);
       double least = std::numeric_limits<double>::infinity();
       int cheapest = -1;
       for (const int v : ram_) {
@@ -204,6 +208,25 @@ class Greedy {
     return true;
   }
 
+  bool isPlaced(int v) const { return !placed_.empty() && placed_[static_cast<size_t>(v)]; }
+
+  // Is anything in memory that the placement does without?
+  bool mayGo(int t) const {
+    return !placed_.empty() && std::any_of(ram_.begin(), ram_.end(), [&](int v) {
+      return !keep_[static_cast<size_t>(v)] && !isPlaced(v) && value(v).pin_stage < t;
+    });
+  }
+
+  // What is on the way to what the stage lacks.
+  std::vector<int> coming(int t) const {
+    std::vector<int> values;
+    for (int v = 0; v < problem_.numValues(); ++v) {
+      if (!inRam(v) && value(v).first_stage < t && wanted_[static_cast<size_t>(v)] > 0)
+        values.push_back(v);
+    }
+    return values;
+  }
+
   double forecastScore(int v, int t) {
     const int next = problem_.plainTouchFrom(v, t);
     if (next < 0) return -std::numeric_limits<double>::infinity();
@@ -212,6 +235,7 @@ class Greedy {
     if (cost == std::numeric_limits<double>::infinity()) return cost;
     double rise = forecast_->isWantedLater(v) ? forecast_->riseWithout(v) : cost;
     if (rise > 0) rise /= static_cast<double>(value(v).bytes);
+    if (isPlaced(v)) rise += kPlaced;
     return rise * jitter();
   }
 
@@ -294,6 +318,7 @@ class Greedy {
   std::mt19937_64 random_;
   ReplayPlan plan_;
   std::optional<ReplayForecast> forecast_;
+  std::vector<char> placed_;  // by value: ReplayForecast::placement
   std::vector<char> in_ram_;
   std::vector<int> ram_;
   std::vector<char> keep_;   // not to be evicted in this stage

@@ -27,6 +27,8 @@ struct GreedyOptions {
   // Evicts what raises the forecast of all replays least for its bytes (Note [Forecast]), not by
   // the score above. Page-ins are not forecast.
   bool forecast = false;
+  // With the former: what Note [Placement] keeps goes last.
+  bool placed = false;
 };
 
 // Nullopt where it finds no way at some stage.

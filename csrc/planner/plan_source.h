@@ -11,6 +11,7 @@ enum class PlanSource : uint8_t {
   kGiven,         // SolveOptions::starts
   kGreedy,        // greedy.h
   kForecast,      // greedy.h, by the forecast of all replays
+  kDepthFirst,    // depth_first.h
   kGuidedGreedy,  // greedy.h, by what the relaxation at the peak drops
   kMoments,       // moments.h
   kRace,          // Note [Racing starts]
@@ -34,6 +35,8 @@ constexpr std::string_view toString(PlanSource source) {
       return "greedy";
     case PlanSource::kForecast:
       return "greedy by forecast";
+    case PlanSource::kDepthFirst:
+      return "depth first";
     case PlanSource::kGuidedGreedy:
       return "guided greedy";
     case PlanSource::kMoments:

@@ -45,21 +45,44 @@ class ReplayForecast {
   double riseWithout(int v);
   bool isWantedLater(int v) const { return place_[static_cast<size_t>(v)] >= 0; }
 
+  // Note [Placement]
+  // Which of the values that are in memory, or will be made before the peak, or are `coming` (on
+  // the way to what the stage lacks), to have where those to come are walked again: the set of the
+  // least forecast that fits, by dynamic programming over (value, how many are kept that are wanted
+  // later). Where all values are alike its forecast is what the whole chain then takes; else the
+  // bytes of each partial choice are those of its best one.
+  // By value; empty where that is too much to compute.
+  std::vector<char> placement(const Moment& moment, const std::vector<int>& coming);
+
  private:
-  // Values that are missing. While they are walked the stage that wants the first of them keeps
-  // what it needs, and a link what it reads and works with.
+  // Values that are missing. While they are walked the stages that want them keep
+  // what they need, and a link what it reads and works with.
   struct Gap {
     double cost = 0;
     double bytes = 0;
     int values = 0;
-    int stage = -1;
+    int64_t stage_bytes = 0;
     int64_t link_bytes = 0;
   };
 
+  struct Wanted {
+    int stage = 0;
+    int value = 0;
+    bool operator<(const Wanted& other) const {
+      return stage != other.stage ? stage < other.stage : value > other.value;
+    }
+  };
+
+  class Placing;
+
+  std::vector<Wanted> wantedFrom(const Moment& moment, bool with_locked) const;
+  // For what is kept, while the stages up to the peak run, or what comes is made.
+  int64_t roomForKept(const Moment& moment, const std::vector<int>& coming) const;
   int wantedAt(int v, int stage) const;
   double costOf(int v) const;
   void add(Gap& gap, int v, int stage) const;
   Gap merged(size_t resident) const;
+  int64_t freeBytes(const Gap& gap, int64_t later_bytes) const;
   double costOf(const Gap& gap, int64_t later_bytes) const;
   const std::vector<double>& soonerWith(int64_t bytes);
 
@@ -67,6 +90,7 @@ class ReplayForecast {
   int peak_stage_ = 0;
   std::vector<int64_t> stage_bytes_;  // while a stage's replays run: fixed values, and its needs
   int64_t budget_bytes_ = 0;
+  int64_t placing_work_ = 0;
   std::vector<int> residents_;        // in memory, in the order in which they are wanted
   std::vector<int> wanted_at_;        // likewise: stages
   std::vector<int> place_;            // by value: in residents_, or -1

@@ -10,6 +10,7 @@
 #include "planner/annealing.h"
 #include "planner/candidates.h"
 #include "planner/dear_replays.h"
+#include "planner/depth_first.h"
 #include "planner/exact.h"
 #include "planner/greedy.h"
 #include "planner/incumbent.h"
@@ -32,8 +33,9 @@ constexpr int64_t kMostToForecast = 1'000'000, kMostForecasts = 16;
 constexpr double kForecastShare = 0.05;
 constexpr double kForecastJitters[] = {0.3, 0.15, 0.075, 0.0375};
 constexpr size_t kForecastsInRace = 2;
-constexpr double kGuideShare = 0.1;    // of the time left, for a relaxation that guides them
-constexpr double kMomentShare = 0.05;  // likewise, for the plans at moments
+constexpr double kDepthFirstShare = 0.2;  // of the time limit
+constexpr double kGuideShare = 0.1;       // of the time left, for a relaxation that guides them
+constexpr double kMomentShare = 0.05;     // likewise, for the plans at moments
 // Annealing: bursts of this many moves, hot ones that forget their start and cold ones that refine
 // it.
 constexpr int64_t kFirstBurst = 300000;          // at most ...
@@ -103,6 +105,7 @@ class PlanSearch::Turns {
   SearchOutcome run(const std::vector<ReplayPlan>& starts, PlanSource source) {
     for (const ReplayPlan& start : starts) consider(start, source);
     greedyStarts();
+    depthFirstStarts();
     guidedStarts();
     momentStarts();
     if (limits_.bound_first && !finished()) rebuildProgram();
@@ -276,6 +279,17 @@ class PlanSearch::Turns {
     }
   }
 
+  // They cost many replays: taken where nothing else has a plan.
+  void depthFirstStarts() {
+    if (finished() || (outcome_.best && !goal_.least_peak)) return;
+    const double seconds =
+        std::min(deadline_.left(), kDepthFirstShare * limits_.time_limit_seconds);
+    const auto plan = goal_.least_peak ? leastDepthFirstPlan(problem_, goal_.budget_bytes,
+                                                             outcome_.closest_peak_bytes, seconds)
+                                       : anyDepthFirstPlan(problem_, goal_.budget_bytes, seconds);
+    if (plan) consider(*plan, PlanSource::kDepthFirst);
+  }
+
   // Chains whose memory is short have the fewest replays from here. In the race only where they
   // beat the other starts: it has little time for each.
   void forecastStarts(int64_t budget) {
@@ -311,7 +325,8 @@ class PlanSearch::Turns {
       const auto plan = greedyPlan(problem_, {.budget_bytes = budget,
                                               .jitter = jitter,
                                               .seed = static_cast<uint64_t>(i),
-                                              .forecast = true});
+                                              .forecast = true,
+                                              .placed = i == 0});
       if (plan) found.push_back({makeTimeline(problem_, *plan).replay_cost, *plan});
     }
     std::stable_sort(found.begin(), found.end(),

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "methods/method.h"
 #include "methods/training_chain.h"
 #include "planner/greedy.h"
 #include "planner/small_random_graph.h"
@@ -90,6 +91,34 @@ TEST(ReplayForecast, FindsFewerReplaysOfLongChainsThanTheScore) {
   }
 }
 
+// Greedy alone, without a walk behind it.
+TEST(ReplayForecast, PlacedPlansOfEqualLayersTakeNoMoreThanBinomialCheckpoints) {
+  for (const int links : {8, 16, 32, 64, 128}) {
+    for (const int units : {3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64}) {
+      if (units > links) continue;
+      SCOPED_TRACE(links);
+      SCOPED_TRACE(units);
+      const Graph graph = unitChain(links);
+      const RecipeTable table(graph);
+      const DeviceProfile device = smallProfile();
+      const Problem problem(graph, table, device, {});
+      const int64_t budget = 100 * (units + 1);
+      const auto plan =
+          greedyPlan(problem, {.budget_bytes = budget, .forecast = true, .placed = true});
+      ASSERT_TRUE(plan);
+      const planner::Timeline timeline = makeTimeline(problem, *plan);
+      EXPECT_LE(timeline.peak_bytes, budget);
+      SolveOptions options;
+      options.ram_budget_bytes = budget;
+      options.method = "revolve";
+      const Schedule revolve = planWith(graph, device, options);
+      ASSERT_TRUE(revolve.hasPlan());
+      EXPECT_LE(problem.plain_seconds + timeline.replay_seconds,
+                revolve.makespan_seconds * (1 + 1e-9));
+    }
+  }
+}
+
 TEST(ReplayForecast, GreedyPlansByItKeepTheBudget) {
   int plans = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -101,13 +130,16 @@ TEST(ReplayForecast, GreedyPlansByItKeepTheBudget) {
     const Problem problem(graph, table, profile, {});
     const int64_t plain = simulatePlain(graph, profile).peak_bytes;
     for (const int64_t budget : {plain, (plain + problem.floor_bytes) / 2, problem.floor_bytes}) {
-      const auto plan = greedyPlan(problem, {.budget_bytes = budget, .forecast = true});
-      if (!plan) continue;
-      ++plans;
-      EXPECT_LE(makeTimeline(problem, *plan).peak_bytes, budget);
+      for (const bool placed : {false, true}) {
+        const auto plan =
+            greedyPlan(problem, {.budget_bytes = budget, .forecast = true, .placed = placed});
+        if (!plan) continue;
+        ++plans;
+        EXPECT_LE(makeTimeline(problem, *plan).peak_bytes, budget);
+      }
     }
   }
-  EXPECT_GT(plans, 300);
+  EXPECT_GT(plans, 600);
 }
 
 }  // namespace
