@@ -11,16 +11,16 @@
 #include "planner/asked.h"
 #include "planner/clock.h"
 #include "planner/timeline.h"
+#include "planner/way_back.h"
 
 namespace poet::planner {
 namespace {
 
 // More replays than that, for each that the step has, are no plan to be had.
 constexpr int64_t kMostReplays = 100;
-constexpr int kDeepest = 20'000;  // replays that wait for each other: of the stack, they are frames
+constexpr int kDeepest = 5'000;  // replays that wait for each other: of the stack, they are frames
 constexpr double kSecondsPerAsk = 15e-9;  // of work: each value and replay that is looked at
 constexpr double kLeastCostSeconds = 1e-9;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // What nobody needs yet, but what it has made could not leave without it: goes after all others.
 constexpr double kLastResort = 1e30;
 constexpr double kDistanceExponents[] = {1, 0.5, 0.2, 2};
@@ -36,8 +36,7 @@ class DepthFirst {
         there_(problem.values.size(), 0),
         locks_(problem.values.size(), 0),
         ask_(problem.values.size(), kNobody),
-        mark_(problem.replays.size(), 0),
-        kept_generator_(problem.replays.size(), 0),
+        ways_(problem, there_),
         replays_left_(kMostReplays * static_cast<int64_t>(problem.replays.size())) {
     plan_.by_stage.resize(problem.stages.size());
     for (int v = 0; v < problem.numValues(); ++v) {
@@ -96,17 +95,12 @@ class DepthFirst {
   }
 
   bool bringBack(int v) {
-    const int r = wayBack(v);
+    const int r = ways_.replayFor(v, stage_);
     if (r < 0 || --replays_left_ < 0 || depth_ >= kDeepest || deadline_.over()) return false;
     ++depth_;
     if (!bring(replay(r).inputs)) return false;
     --depth_;
-    if (!kept_generator_[at(r)]) {
-      // Its generator states stay from their first execution on: room in the past is not checked.
-      generators_ +=
-          problem_.generator_bytes * static_cast<int64_t>(replay(r).random_stages.size());
-      kept_generator_[at(r)] = 1;
-    }
+    generators_ += ways_.noteReplay(r);  // room in the past is not checked
     if (!makeRoom(stage().fixed_before_bytes + replay(r).replay_bytes)) return false;
     for (const int u : replay(r).inputs) --locks_[at(u)];
     for (const int w : replay(r).outputs) put(w);
@@ -114,21 +108,7 @@ class DepthFirst {
     return true;
   }
 
-  // From the store or by its recipe, whatever costs less; -1: not at all.
-  int wayBack(int v) {
-    const int page = value(v).page, recipe = value(v).recipe;
-    const bool may_page = page >= 0 && problem_.runnable(page, stage_);
-    if (recipe < 0 || !problem_.runnable(recipe, stage_)) return may_page ? page : -1;
-    if (!may_page) return recipe;
-    return pageCost(page) < costToBringBack(v, stage_, /*by_recipe=*/true) ? page : recipe;
-  }
-
-  double pageCost(int page) const {
-    const Replay& in = replay(page);
-    return in.cost + (kept_generator_[at(page)] ? 0 : in.once_cost);
-  }
-
-  // Ascending in time: the stage in which each value will next be asked for, by plain training or
+  // The stage in which each value will next be asked for, by plain training or
   // for what is missing and asked for; kNobody: in none.
   void findAsks(int from) {
     chargeWork(kSecondsPerAsk *
@@ -151,14 +131,13 @@ class DepthFirst {
   }
 
   bool isNeededByMissing(int v) const {
-    for (const int r : readersOf(v)) {
+    for (const int r : asked_.readers[at(v)]) {
       for (const int w : replay(r).outputs) {
         if (!there_[at(w)] && ask_[at(w)] != kNobody && value(w).first_stage < stage_) return true;
       }
     }
     return false;
   }
-  const std::vector<int>& readersOf(int v) const { return asked_.readers[at(v)]; }
 
   // What can come back if it must goes as soon as nobody asks for it; what cannot stays as long as
   // something made from it might.
@@ -177,7 +156,7 @@ class DepthFirst {
     std::vector<int> gone;
     while (used_ > limit) {
       findAsks(stage_);
-      double least = kNever;
+      double least = WayBack::kNever;
       int cheapest = -1;
       for (int v = 0; v < problem_.numValues(); ++v) {
         if (!there_[at(v)] || locks_[at(v)] > 0 || value(v).pin_stage >= stage_) continue;
@@ -201,36 +180,10 @@ class DepthFirst {
     const int next = ask_[at(v)];
     const bool comes_back = asked_.may_leave[at(v)];
     if (next == kNobody) return comes_back ? -bytes : kLastResort / bytes;
-    if (!comes_back && (value(v).page < 0) && isNeededByMissing(v)) return kNever;
-    const double cost = costToBringBack(v, next, /*by_recipe=*/false);
+    if (!comes_back && (value(v).page < 0) && isNeededByMissing(v)) return WayBack::kNever;
+    const double cost = ways_.cost(v, next);
     return (cost + kLeastCostSeconds) /
            (bytes * std::pow(std::max(1, next - stage_), options_.distance_exponent));
-  }
-
-  // If everything that is in memory stays; kNever where that is impossible by then. by_recipe: v
-  // itself by its recipe.
-  double costToBringBack(int v, int next, bool by_recipe) {
-    double cost = 0;
-    ++round_;
-    std::vector<int>& todo = stack_;
-    todo.assign(1, v);
-    while (!todo.empty()) {
-      const int w = todo.back();
-      todo.pop_back();
-      const int page = value(w).page, recipe = value(w).recipe;
-      const bool may_page = page >= 0 && problem_.runnable(page, next) && !(by_recipe && w == v);
-      const bool may_recompute = recipe >= 0 && problem_.runnable(recipe, next);
-      if (!may_page && !may_recompute) return kNever;
-      const bool pages = may_page && (!may_recompute || pageCost(page) < replay(recipe).cost);
-      const int r = pages ? page : recipe;
-      if (mark_[at(r)] == round_) continue;
-      mark_[at(r)] = round_;
-      cost += pages ? pageCost(page) : replay(r).cost;
-      for (const int u : replay(r).inputs) {
-        if (!there_[at(u)]) todo.push_back(u);
-      }
-    }
-    return cost;
   }
 
   const Problem& problem_;
@@ -241,11 +194,8 @@ class DepthFirst {
   std::vector<char> there_;
   std::vector<int> locks_;
   std::vector<int> ask_;  // findAsks
-  std::vector<int> mark_;
-  std::vector<char> kept_generator_;
-  std::vector<int> stack_;
+  WayBack ways_;
   int stage_ = 0;
-  int round_ = 0;
   int depth_ = 0;
   int64_t used_ = 0;
   int64_t generators_ = 0;
@@ -283,12 +233,12 @@ std::optional<ReplayPlan> anyDepthFirstPlan(const Problem& problem, int64_t budg
   return found;
 }
 
-std::optional<ReplayPlan> leastDepthFirstPlan(const Problem& problem, int64_t enough_bytes,
+std::optional<ReplayPlan> leastDepthFirstPlan(const Problem& problem, int64_t floor_bytes,
                                               int64_t most_bytes, double time_limit_seconds) {
   const Deadline deadline(time_limit_seconds);
   std::optional<ReplayPlan> least;
   forEachWay([&](DepthFirstOptions way) {
-    int64_t none = enough_bytes - 1;
+    int64_t none = floor_bytes - 1;
     const auto near =
         static_cast<int64_t>(kNearBudgets * static_cast<double>(problem.bytesForStep(most_bytes)));
     while (!deadline.over() && most_bytes - none > std::max<int64_t>(1, near)) {

@@ -35,8 +35,8 @@ std::optional<ReplayPlan> anyDepthFirstPlan(const Problem& problem, int64_t budg
                                             double time_limit_seconds);
 
 // Ever smaller budgets, from below `most_bytes`: halfway between the least that a plan was found
-// for and one that has none, down to `enough_bytes`. Nullopt where none is below `most_bytes`.
-std::optional<ReplayPlan> leastDepthFirstPlan(const Problem& problem, int64_t enough_bytes,
+// for and one that has none, down to `floor_bytes`. Nullopt where none is below `most_bytes`.
+std::optional<ReplayPlan> leastDepthFirstPlan(const Problem& problem, int64_t floor_bytes,
                                               int64_t most_bytes, double time_limit_seconds);
 
 }  // namespace poet::planner

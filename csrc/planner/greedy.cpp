@@ -8,6 +8,7 @@
 
 #include "planner/replay_forecast.h"
 #include "planner/timeline.h"
+#include "planner/way_back.h"
 
 namespace poet::planner {
 namespace {
@@ -16,9 +17,10 @@ namespace {
 // counts twice.
 constexpr int kLongestChain = 40;
 constexpr double kLeastCostSeconds = 1e-9;
+// How much less gladly what a placement keeps is evicted: above every rise for its bytes.
+constexpr double kPlaced = 1e6;
 constexpr double kKept = 1e3;  // how much less gladly what is to be kept is evicted
 // Above so many values in memory only the cheapest by their last known costs are looked at closely.
-constexpr double kPlaced = 1e6;
 constexpr size_t kMostScored = 400;
 constexpr size_t kShortList = 64;
 
@@ -31,8 +33,7 @@ class Greedy {
         in_ram_(problem.values.size(), 0),
         keep_(problem.values.size(), 0),
         wanted_(problem.values.size(), 0),
-        mark_(problem.replays.size(), 0),
-        kept_generator_(problem.replays.size(), 0),
+        ways_(problem, in_ram_, kLongestChain),
         known_cost_(problem.values.size(), -1) {
     plan_.by_stage.resize(problem.stages.size());
     if (options.forecast) forecast_.emplace(problem);
@@ -97,7 +98,7 @@ class Greedy {
       if (!inRam(u)) todo.push_back(u);
     }
     while (!todo.empty()) {
-      const int r = wayBack(todo.back(), t);
+      const int r = ways_.replayFor(todo.back(), t);
       todo.pop_back();
       if (r < 0) return false;
       if (std::find(order.begin(), order.end(), r) != order.end()) continue;
@@ -110,29 +111,9 @@ class Greedy {
     return true;
   }
 
-  double pageCost(int page) const {
-    const Replay& in = replay(page);
-    return in.cost + (kept_generator_[static_cast<size_t>(page)] ? 0 : in.once_cost);
-  }
-
-  // How the value would come back in stage t: from the store or by its recipe, whatever costs less;
-  // -1: not at all.
-  int wayBack(int v, int t) {
-    const int page = value(v).page, recipe = value(v).recipe;
-    const bool may_page = page >= 0 && problem_.runnable(page, t);
-    if (recipe < 0 || !problem_.runnable(recipe, t)) return may_page ? page : -1;
-    if (!may_page) return recipe;
-    return pageCost(page) < costToBringBack(v, t, /*by_recipe=*/true) ? page : recipe;
-  }
-
   bool runReplay(int r, int t) {
     const Replay& replayed = replay(r);
-    if (!kept_generator_[static_cast<size_t>(r)]) {
-      // Its generator states stay from their first execution on: room in the past is not checked
-      // here.
-      generators_ += problem_.generator_bytes * static_cast<int64_t>(replayed.random_stages.size());
-      kept_generator_[static_cast<size_t>(r)] = 1;
-    }
+    generators_ += ways_.noteReplay(r);  // room in the past is not checked here
     if (!makeRoom(
             problem_.stages[static_cast<size_t>(t)].fixed_before_bytes + replayed.replay_bytes, t))
       return false;
@@ -231,7 +212,7 @@ class Greedy {
     const int next = problem_.plainTouchFrom(v, t);
     if (next < 0) return -std::numeric_limits<double>::infinity();
     if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
-    const double cost = costToBringBack(v, next, /*by_recipe=*/false);
+    const double cost = ways_.cost(v, next);
     if (cost == std::numeric_limits<double>::infinity()) return cost;
     double rise = forecast_->isWantedLater(v) ? forecast_->riseWithout(v) : cost;
     if (rise > 0) rise /= static_cast<double>(value(v).bytes);
@@ -269,7 +250,7 @@ class Greedy {
     if (next < 0) return -1;
     if (value(v).pin_stage >= t) return std::numeric_limits<double>::infinity();
     double& cost = known_cost_[static_cast<size_t>(v)];
-    if (closely || cost < 0) cost = costToBringBack(v, next, /*by_recipe=*/false);
+    if (closely || cost < 0) cost = ways_.cost(v, next);
     const double bytes = static_cast<double>(value(v).bytes);
     double score =
         (cost + kLeastCostSeconds) / (std::pow(bytes, options_.size_exponent) *
@@ -284,35 +265,6 @@ class Greedy {
                                                   1 + options_.jitter)(random_);
   }
 
-  // Cost of bringing v back in stage `next` if everything resident stays; infinite where that is
-  // impossible by then. by_recipe: v itself by its recipe.
-  double costToBringBack(int v, int next, bool by_recipe) {
-    double cost = 0;
-    int length = 0;
-    ++round_;
-    std::vector<int>& todo = stack_;
-    todo.assign(1, v);
-    while (!todo.empty()) {
-      const int w = todo.back();
-      todo.pop_back();
-      const int page = value(w).page, recipe = value(w).recipe;
-      const bool may_page = page >= 0 && problem_.runnable(page, next) && !(by_recipe && w == v);
-      const bool may_recompute = recipe >= 0 && problem_.runnable(recipe, next);
-      if (!may_page && !may_recompute) return std::numeric_limits<double>::infinity();
-      // A single look ahead: the recipe alone, without what its inputs need.
-      const bool pages = may_page && (!may_recompute || pageCost(page) < replay(recipe).cost);
-      const int r = pages ? page : recipe;
-      if (mark_[static_cast<size_t>(r)] == round_) continue;
-      mark_[static_cast<size_t>(r)] = round_;
-      cost += pages ? pageCost(page) : replay(r).cost;
-      if (++length > kLongestChain) return 2 * cost;
-      for (const int u : replay(r).inputs) {
-        if (!inRam(u)) todo.push_back(u);
-      }
-    }
-    return cost;
-  }
-
   const Problem& problem_;
   const GreedyOptions options_;
   std::mt19937_64 random_;
@@ -323,11 +275,8 @@ class Greedy {
   std::vector<int> ram_;
   std::vector<char> keep_;   // not to be evicted in this stage
   std::vector<int> wanted_;  // reads still to come in this stage
-  std::vector<int> mark_;
-  std::vector<char> kept_generator_;
+  WayBack ways_;
   std::vector<double> known_cost_;  // of bringing it back, when that was last looked at; -1: never
-  std::vector<int> stack_;
-  int round_ = 0;
   int64_t used_ = 0;
   int64_t generators_ = 0;
 };

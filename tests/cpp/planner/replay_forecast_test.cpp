@@ -67,15 +67,27 @@ Graph unitChain(int links) {
   return g.build();
 }
 
+struct ChainProblem {
+  ChainProblem(int links, int units)
+      : graph(unitChain(links)),
+        table(graph),
+        problem(graph, table, device, {}),
+        budget(100 * (units + 1)) {}  // the input is there all the time
+
+  const Graph graph;
+  const RecipeTable table;
+  const DeviceProfile device = smallProfile();
+  const Problem problem;
+  const int64_t budget;
+};
+
 TEST(ReplayForecast, FindsFewerReplaysOfLongChainsThanTheScore) {
   for (const auto& [links, units] : {std::pair(64, 4), {64, 12}, {128, 4}}) {
     SCOPED_TRACE(links);
     SCOPED_TRACE(units);
-    const Graph graph = unitChain(links);
-    const RecipeTable table(graph);
-    const DeviceProfile device = smallProfile();
-    const Problem problem(graph, table, device, {});
-    const int64_t budget = 100 * (units + 1);  // the input is there all the time
+    const ChainProblem chain(links, units);
+    const Problem& problem = chain.problem;
+    const int64_t budget = chain.budget;
     double by_score = std::numeric_limits<double>::infinity();
     for (const double exponent : {1.0, 0.5, 0.2, 2.0}) {
       const auto plan =
@@ -98,11 +110,9 @@ TEST(ReplayForecast, PlacedPlansOfEqualLayersTakeNoMoreThanBinomialCheckpoints) 
       if (units > links) continue;
       SCOPED_TRACE(links);
       SCOPED_TRACE(units);
-      const Graph graph = unitChain(links);
-      const RecipeTable table(graph);
-      const DeviceProfile device = smallProfile();
-      const Problem problem(graph, table, device, {});
-      const int64_t budget = 100 * (units + 1);
+      const ChainProblem chain(links, units);
+      const Problem& problem = chain.problem;
+      const int64_t budget = chain.budget;
       const auto plan =
           greedyPlan(problem, {.budget_bytes = budget, .forecast = true, .placed = true});
       ASSERT_TRUE(plan);
@@ -111,7 +121,7 @@ TEST(ReplayForecast, PlacedPlansOfEqualLayersTakeNoMoreThanBinomialCheckpoints) 
       SolveOptions options;
       options.ram_budget_bytes = budget;
       options.method = "revolve";
-      const Schedule revolve = planWith(graph, device, options);
+      const Schedule revolve = planWith(chain.graph, chain.device, options);
       ASSERT_TRUE(revolve.hasPlan());
       EXPECT_LE(problem.plain_seconds + timeline.replay_seconds,
                 revolve.makespan_seconds * (1 + 1e-9));
