@@ -18,7 +18,6 @@ namespace {
 
 // More replays than that, for each that the step has, are no plan to be had.
 constexpr int64_t kMostReplays = 100;
-constexpr int kDeepest = 5'000;  // replays that wait for each other: of the stack, they are frames
 constexpr double kSecondsPerAsk = 15e-9;  // of work: each value and replay that is looked at
 constexpr double kLeastCostSeconds = 1e-9;
 // What nobody needs yet, but what it has made could not leave without it: goes after all others.
@@ -54,6 +53,13 @@ class DepthFirst {
 
  private:
   static constexpr int kNobody = std::numeric_limits<int>::max();
+  static constexpr int kTheStage = -1;
+  // A replay, or the stage, and what it reads: up to `next` all of that is there.
+  struct Waiting {
+    int replay;
+    std::vector<int> wanted;
+    size_t next;
+  };
   static size_t at(int i) { return static_cast<size_t>(i); }
   const Evictable& value(int v) const { return problem_.values[at(v)]; }
   const Replay& replay(int r) const { return problem_.replays[at(r)]; }
@@ -77,29 +83,46 @@ class DepthFirst {
     return true;
   }
 
-  // All of them in memory, and locked. Where those that are there are not locked first, they come
-  // last: they may have left for the others.
-  bool bring(const std::vector<int>& wanted) {
-    if (options_.locks_first) {
-      for (const int u : wanted) ++locks_[at(u)];
-      return std::all_of(wanted.begin(), wanted.end(),
-                         [this](int u) { return there_[at(u)] || bringBack(u); });
-    }
-    std::vector<int> order = wanted;
-    std::stable_partition(order.begin(), order.end(), [this](int u) { return !there_[at(u)]; });
-    for (const int u : order) {
-      if (!there_[at(u)] && !bringBack(u)) return false;
-      ++locks_[at(u)];
+  // All of them in memory, and locked. What is missing comes back with all that it needs in turn,
+  // by a stack of our own: chains are longer than a thread's is deep.
+  bool bring(const std::vector<int>& needs) {
+    waiting_.clear();
+    wait(kTheStage, needs);
+    while (!waiting_.empty()) {
+      if (const auto missing = lockUntilMissing(waiting_.back())) {
+        const int r = ways_.replayFor(*missing, stage_);
+        if (r < 0 || --replays_left_ < 0 || deadline_.over()) return false;
+        wait(r, replay(r).inputs);
+      } else {
+        const int r = waiting_.back().replay;
+        waiting_.pop_back();
+        if (r != kTheStage && !runReplay(r)) return false;
+      }
     }
     return true;
   }
 
-  bool bringBack(int v) {
-    const int r = ways_.replayFor(v, stage_);
-    if (r < 0 || --replays_left_ < 0 || depth_ >= kDeepest || deadline_.over()) return false;
-    ++depth_;
-    if (!bring(replay(r).inputs)) return false;
-    --depth_;
+  // Where those that are there are not locked first, they come last: they may have left for the
+  // others.
+  void wait(int r, std::vector<int> wanted) {
+    if (options_.locks_first) {
+      for (const int u : wanted) ++locks_[at(u)];
+    } else {
+      std::stable_partition(wanted.begin(), wanted.end(), [this](int u) { return !there_[at(u)]; });
+    }
+    waiting_.push_back({r, std::move(wanted), 0});
+  }
+
+  std::optional<int> lockUntilMissing(Waiting& each) {
+    for (; each.next < each.wanted.size(); ++each.next) {
+      const int u = each.wanted[each.next];
+      if (!there_[at(u)]) return u;
+      if (!options_.locks_first) ++locks_[at(u)];
+    }
+    return std::nullopt;
+  }
+
+  bool runReplay(int r) {
     generators_ += ways_.noteReplay(r);  // room in the past is not checked
     if (!makeRoom(stage().fixed_before_bytes + replay(r).replay_bytes)) return false;
     for (const int u : replay(r).inputs) --locks_[at(u)];
@@ -195,8 +218,8 @@ class DepthFirst {
   std::vector<int> locks_;
   std::vector<int> ask_;  // findAsks
   WayBack ways_;
+  std::vector<Waiting> waiting_;  // each for the one after it
   int stage_ = 0;
-  int depth_ = 0;
   int64_t used_ = 0;
   int64_t generators_ = 0;
   int64_t replays_left_;
