@@ -116,6 +116,7 @@ py::dict countersToDict(Session& session) {
   result["online_page_outs"] = online.page_outs;
   result["online_page_ins"] = online.page_ins;
   result["online_replay_seconds"] = online.replay_seconds;
+  result["online_free_share"] = online.freeShare();
   result["steps_over_budget"] = online.steps_over_budget + steps.steps_over_budget;
   result["most_over_bytes"] = std::max(online.most_over_bytes, steps.most_over_bytes);
   result["arena_peak_bytes"] = steps.arena_peak_bytes;

@@ -36,7 +36,7 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   over_budget_ = over_budget;
   base_bytes_ = resident_bytes - AllocatorTap::liveBytes();
   AllocatorTap::resetMostLive();
-  over_bytes_ = replays_ = generator_bytes_ = 0;
+  over_bytes_ = looked_at_over_ = replays_ = generator_bytes_ = 0;
   clock_ = seconds_ = 0;
   made_room_ = store_failed_ = false;
   budget_error_.clear();
@@ -209,7 +209,7 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
     for (const ValueId v : shown) lock(v);
   }
   if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
-  bringTogether(read);
+  bringTogetherOrAll(read);
   locked_.insert(locked_.end(), read.begin(), read.end());
   for (const ValueId x : node.mutates) beforeWrite(x);
   records_.resize(static_cast<size_t>(id.index) + 1);
@@ -306,15 +306,23 @@ void OnlinePolicy::noteWrites(OpId id, bool makes_nothing) {
   }
 }
 
-void OnlinePolicy::addNeeds(int32_t recipe, OpId id) {
-  const RecordedOp& op = recorder_->op(id);
-  if (recorder_->node(id).reads_no_data) return;
-  LiveRecipe& into = recipes_[static_cast<size_t>(recipe)];
-  for (const Slot& slot : op.in()) {
+// What an op of the recipe reads beside what the recipe makes; each once.
+std::vector<ValueId> OnlinePolicy::readBy(OpId id, const LiveRecipe& recipe) const {
+  std::vector<ValueId> read;
+  if (recorder_->node(id).reads_no_data) return read;
+  for (const Slot& slot : recorder_->op(id).in()) {
     const ValueId v = slot.value;
-    if (!v.valid() || slot.statistic ||
-        std::binary_search(into.outputs.begin(), into.outputs.end(), v))
-      continue;
+    if (v.valid() && !slot.statistic &&
+        !std::binary_search(recipe.outputs.begin(), recipe.outputs.end(), v) &&
+        std::find(read.begin(), read.end(), v) == read.end())
+      read.push_back(v);
+  }
+  return read;
+}
+
+void OnlinePolicy::addNeeds(int32_t recipe, OpId id) {
+  LiveRecipe& into = recipes_[static_cast<size_t>(recipe)];
+  for (const ValueId v : readBy(id, into)) {
     const bool known = std::any_of(into.needs.begin(), into.needs.end(), [&](const Need& need) {
       return need.value == v && need.version == at(v).version;
     });

@@ -71,6 +71,11 @@ struct OnlineCounters {
   int64_t steps_over_budget = 0;
   int64_t most_over_bytes = 0;  // by which a step went over
   double replay_seconds = 0;
+  int64_t rooms = 0;       // evictions that made the room they were to make, one value or many
+  double free_shares = 0;  // of the budget behind each of those, summed
+
+  // The measure of fragmentation of Coop's authors: the mean share that is free then.
+  double freeShare() const { return rooms > 0 ? free_shares / static_cast<double>(rooms) : 0; }
 };
 
 // Note [The online policy]
@@ -272,6 +277,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void noteMade(OpId op, const std::vector<ValueId>& made);
   void noteWrites(OpId op, bool makes_nothing);
   void addNeeds(int32_t recipe, OpId op);
+  std::vector<ValueId> readBy(OpId op, const LiveRecipe& recipe) const;
   bool mayRunAgain(OpId op) const;
   void lock(ValueId v);
   void unlockAll();
@@ -303,6 +309,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void noteDensity(OpId op, const std::vector<ValueId>& made);
   bool evictInput(bool pages, bool replays);
   bool thrashes() const;
+  bool keepsMoreThanItSaves();
+  void bringTogetherOrAll(const std::vector<ValueId>& values);
   bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
@@ -315,6 +323,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void bringTogether(const std::vector<ValueId>& values);
   bool load(ValueId v);
   void replay(int32_t recipe);
+  void letGoOf(const std::vector<ValueId>& read, int32_t recipe, size_t next_op);
   void replayOp(OpId op, Made& made);
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   StorageHold storageOf(ValueId v) const;
@@ -362,6 +371,8 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   int64_t kernel_start_bytes_ = 0;
   int64_t generator_bytes_ = 0;  // of saved states
   int64_t over_bytes_ = 0;
+  int64_t looked_at_over_ = 0;  // what it was when keepsMoreThanItSaves() looked
+  bool may_give_up_ = false;    // bringTogetherOrAll() waits for GaveUp
   int64_t replays_ = 0;
   int replaying_ = 0;
   int depth_ = 0;  // of replays within replays, in this stage

@@ -29,6 +29,9 @@ void OnlinePolicy::makeRoom(int64_t bytes) {
     exceed(bytes);
     return;
   }
+  ++counters_.rooms;
+  counters_.free_shares +=
+      static_cast<double>(most - residentBytes() - bytes) / static_cast<double>(most);
 }
 
 bool OnlinePolicy::mayLeave(ValueId v) const {
@@ -157,6 +160,20 @@ bool OnlinePolicy::thrashes() const {
   const int64_t in_vain = verify_ ? 0 : std::min<int64_t>(counters_.steps_over_budget, 4);
   const int64_t per_op = std::max<int64_t>(kMostReplaysPerOp >> in_vain, 2);
   return replays_ > per_op * (static_cast<int64_t>(records_.size()) + 100);
+}
+
+// Where nothing leaves for replays any more, what absent values are made from stays until each of
+// them has been touched: plain training would have let go of it. True once that is more than they
+// are themselves.
+bool OnlinePolicy::keepsMoreThanItSaves() {
+  if (over_bytes_ == looked_at_over_ || !thrashes()) return false;
+  looked_at_over_ = over_bytes_;
+  int64_t kept = 0, saved = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.active && entry.alive) saved += entry.bytes;
+    if (entry.resident && !entry.alive) kept += entry.bytes;
+  }
+  return saved > 0 && kept >= saved;
 }
 
 // What is there from before the step and may leave at a score no greater than that: the one that is

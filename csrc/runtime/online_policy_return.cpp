@@ -26,6 +26,9 @@ class Count {
   int& count_;
 };
 
+// Unwinds replays within replays: see bringTogetherOrAll().
+class GaveUp {};
+
 }  // namespace
 
 // A value that another thread asks for, and what it needs, must not die on the step's own thread
@@ -140,15 +143,18 @@ int64_t OnlinePolicy::bytesToReturn(ValueId v, uint32_t round, int depth) {
   entry.mark = round;
   entry.bytes_to_return = entry.bytes;
   if (hasCopy(v) || entry.recipe < 0 || depth == kDeepest) return entry.bytes;
-  std::vector<ValueId> needs;
-  for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs)
-    needs.push_back(need.value);
-  int64_t held = 0, most = 0;
-  for (const Returning& each : inOrderOfReturn(needs, round, depth + 1)) {
-    most = std::max(most, held + each.most_bytes);
-    held += each.bytes;
+  const LiveRecipe& recipe = recipes_[static_cast<size_t>(entry.recipe)];
+  int64_t made = 0, most = 0;
+  for (const OpId op : recipe.ops) {
+    int64_t held = made;
+    for (const Returning& each : inOrderOfReturn(readBy(op, recipe), round, depth + 1)) {
+      most = std::max(most, held + each.most_bytes);
+      held += each.bytes;
+    }
+    most = std::max(most, held - made + entry.bytes);
+    made = entry.bytes;
   }
-  return entry.bytes_to_return = std::max(most, held + entry.bytes);
+  return entry.bytes_to_return = most;
 }
 
 // What needs the most room on its way back, beyond its own, comes first: the others need not lie
@@ -211,6 +217,23 @@ void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
   }
 }
 
+// What is deep comes back with much beside it that plain training does not have at once. Where that
+// is more than it saves, everything comes back that replays can bring, in the order in which it was
+// made: what one of them leaves behind is soon of use to others, and then to none.
+void OnlinePolicy::bringTogetherOrAll(const std::vector<ValueId>& values) {
+  try {
+    const auto no_more = c10::make_scope_exit([this] { may_give_up_ = false; });
+    may_give_up_ = true;
+    bringTogether(values);
+    return;
+  } catch (const GaveUp&) {
+  }
+  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
+    if (at(v).active && at(v).alive) materialize(v);
+  }
+  bringTogether(values);
+}
+
 // False if the copy is lost and the value can be computed again. Throws StoreError if it cannot.
 bool OnlinePolicy::load(ValueId v) {
   StorageHold fresh;
@@ -231,6 +254,7 @@ bool OnlinePolicy::load(ValueId v) {
 }
 
 void OnlinePolicy::replay(int32_t recipe) {
+  if (may_give_up_ && keepsMoreThanItSaves()) throw GaveUp();
   const std::vector<Need> needs = recipes_[static_cast<size_t>(recipe)].needs;
   for (const Need& need : needs) {  // an error is better than a wrong number
     POET_INTERNAL_ASSERT(at(need.value).version == need.version, "value ",
@@ -238,26 +262,25 @@ void OnlinePolicy::replay(int32_t recipe) {
                          " is needed before op ", running_.index, ", and value ", need.value.index,
                          ", which it was made from, has changed");
   }
-  std::vector<ValueId> inputs;
-  for (const Need& need : needs) inputs.push_back(need.value);
-  bringTogether(inputs);
-  const auto unlock = [&] {
-    for (const ValueId v : inputs) --at(v).locks;
-  };
   Made made;
-  try {
-    const Stopwatch watch(&counters_.replay_seconds);
-    const Count count(replaying_);
-    const AllocatorTap::RoomGuard room(this);
-    std::optional<StepArena::SideGuard> side;
-    if (options_.policy.windows)
-      side.emplace(sideOf(recorder_->op(recipes_[static_cast<size_t>(recipe)].ops.front()).handle));
-    for (const OpId op : recipes_[static_cast<size_t>(recipe)].ops) replayOp(op, made);
-  } catch (...) {
-    unlock();
-    throw;
+  const std::vector<OpId> ops = recipes_[static_cast<size_t>(recipe)].ops;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    // What later ops read comes back for them: a sum of many gradients does not need all at once.
+    const std::vector<ValueId> inputs = readBy(ops[i], recipes_[static_cast<size_t>(recipe)]);
+    bringTogether(inputs);
+    {
+      const auto unlock = c10::make_scope_exit([&] {
+        for (const ValueId v : inputs) --at(v).locks;
+      });
+      const Stopwatch watch(&counters_.replay_seconds);
+      const Count count(replaying_);
+      const AllocatorTap::RoomGuard room(this);
+      std::optional<StepArena::SideGuard> side;
+      if (options_.policy.windows) side.emplace(sideOf(recorder_->op(ops.front()).handle));
+      replayOp(ops[i], made);
+    }
+    if (i + 1 < ops.size()) letGoOf(inputs, recipe, i + 1);
   }
-  unlock();
   const LiveRecipe& done = recipes_[static_cast<size_t>(recipe)];
   clock_ += done.seconds;
   ++replays_;
@@ -267,6 +290,24 @@ void OnlinePolicy::replay(int32_t recipe) {
   for (auto& [v, storage] : made) {
     const Entry& entry = at(v);
     if (!entry.resident && (entry.alive || entry.wanted > 0)) install(v, std::move(storage));
+  }
+}
+
+// What a recipe that is under way has read, and nothing reads any more: plain training let go of it
+// there. It may leave though replays have run out: for this recipe it does not come back again.
+void OnlinePolicy::letGoOf(const std::vector<ValueId>& read, int32_t recipe, size_t next_op) {
+  const LiveRecipe& under_way = recipes_[static_cast<size_t>(recipe)];
+  const auto wants = std::count_if(under_way.outputs.begin(), under_way.outputs.end(),
+                                   [this](ValueId v) { return at(v).active; });
+  for (const ValueId v : read) {
+    if (at(v).alive || !mayLeave(v) || at(v).turns + at(v).waits > 0 || at(v).wanted != wants)
+      continue;
+    const auto reads = [&](OpId op) {
+      const std::vector<ValueId> later = readBy(op, under_way);
+      return std::find(later.begin(), later.end(), v) != later.end();
+    };
+    const auto later = under_way.ops.begin() + static_cast<std::ptrdiff_t>(next_op);
+    if (std::none_of(later, under_way.ops.end(), reads)) evict(v, false);
   }
 }
 

@@ -267,6 +267,7 @@ StepStats TrainingStep::Impl::stats() {
   result.online_recomputes = online.recomputes;
   result.online_page_outs = online.page_outs;
   result.online_page_ins = online.page_ins;
+  result.online_free_share = online.freeShare();
   result.steps_over_budget = online.steps_over_budget + steps.steps_over_budget;
   result.most_over_bytes = std::max(online.most_over_bytes, steps.most_over_bytes);
   const PagingCounters paging = session_->pagingCounters();

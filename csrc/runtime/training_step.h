@@ -77,6 +77,7 @@ struct StepStats {
   int64_t online_recomputes = 0;
   int64_t online_page_outs = 0;
   int64_t online_page_ins = 0;
+  double online_free_share = 0;   // of the budget behind its evictions, in the mean
   int64_t steps_over_budget = 0;  // calls that had to go above it
   int64_t most_over_bytes = 0;    // by which the worst of them did
   int64_t page_outs = 0;

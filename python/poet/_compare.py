@@ -55,6 +55,7 @@ COLUMNS = {
     "least": "least budget of the method, where it has no plan",
     "live peak": "resident memory of the process above its start, to plain training's",
     "live time": "of a measured step, to plain training's",
+    "live free": "of the budget behind the evictions of a live method, in the mean",
     "same": "the step returned the same bits as plain training",
 }
 
@@ -172,6 +173,7 @@ class Comparison:
                 return cells | {"same": row.live.error[:60]}
             cells["live peak"] = _extra(row.live.peak_bytes, self.plain_live.peak_bytes)
             cells["live time"] = _extra(row.live.step_seconds, self.plain_live.step_seconds)
+            cells["live free"] = f"{row.live.free_share:.1%}" if row.live.free_share else ""
             cells["same"] = "yes" if row.live.results == self.plain_live.results else "NO"
         return cells
 

@@ -28,6 +28,7 @@ class Measurement:
         step_seconds: median of the steps.
         planned_share: time of the plan that it trained with, made in that process, to the plain
             step's, by the simulator; 0 where it trained without one.
+        free_share: of the budget behind the evictions of a live policy, in the mean; 0 for plans.
         results: hash of the bits that all calls returned, the first one included.
         error: why there is none of this; empty where there is.
     """
@@ -37,6 +38,7 @@ class Measurement:
     peak_bytes: int = 0
     step_seconds: float = 0.0
     planned_share: float = 0.0
+    free_share: float = 0.0
     results: str = ""
     error: str = ""
 
@@ -114,6 +116,7 @@ def _measure(
         peak_bytes=_resident("VmHWM") - before,
         step_seconds=statistics.median(times),
         planned_share=0.0 if options is None or is_live else _planned_share(call),
+        free_share=call.stats.online_free_share if is_live else 0.0,
         results=digest.hexdigest(),
     )
 

@@ -54,6 +54,8 @@ class StepStats:
         online_page_outs: values that it moved to secondary storage.
         online_page_ins: values that it read back.
         online_replay_seconds: time that its recomputes took.
+        online_free_share: share of the budget that was free behind its evictions, in the mean: what
+            Coop's authors call fragmentation.
         steps_over_budget: calls that had to go above the budget, as far as poet knows: it warns at
             the first of them.
         most_over_bytes: bytes by which the worst of them did.
@@ -115,6 +117,7 @@ class StepStats:
     online_page_outs: int
     online_page_ins: int
     online_replay_seconds: float
+    online_free_share: float
     steps_over_budget: int
     most_over_bytes: int
     arena_peak_bytes: int

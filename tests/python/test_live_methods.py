@@ -71,6 +71,7 @@ def test_a_live_method_keeps_the_budget_and_every_bit(kind: str, method: str) ->
     assert stats.online_steps > 0
     assert stats.online_evictions > 0
     assert stats.online_recomputes > 0
+    assert 0 < stats.online_free_share < 1
     assert stats.steps_over_budget == 0
     assert max(peaks) <= budget
     assert differences(state, found_state) == []

@@ -182,6 +182,18 @@ TEST(Methods, AreTheirOwnWhereTheStepBranches) {
                        smallProfile(), kBudgetThatTellsScoresApart);
 }
 
+// A step with several ways to the same bytes. Where energy goes with time, checkmate and
+// poet_remat_only ask for the same optimum.
+TEST(Methods, AreTheirOwnWhereSolversDecide) {
+  const Graph graph = SmallRandomGraph(8, 7).make();
+  const DeviceProfile profile = smallProfileWithStore(8);
+  const int64_t budget = simulatePlain(graph, profile).peak_bytes * 8 / 10;
+  expectDifferentPlans(
+      {"poet", "checkmate", "poet_paper", "poet_page_only", "dtr", "dtr_banish", "twremat"}, graph,
+      profile, budget);
+  expectDifferentPlans({"poet_remat_only", "dtr", "dtr_banish", "twremat"}, graph, profile, budget);
+}
+
 TEST(Methods, HaveNamesAndSources) {
   std::set<std::string_view> names;
   for (const Method& method : allMethods()) {
