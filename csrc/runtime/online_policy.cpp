@@ -36,7 +36,7 @@ void OnlinePolicy::begin(const Recorder& recorder, int64_t resident_bytes, OverB
   over_budget_ = over_budget;
   base_bytes_ = resident_bytes - AllocatorTap::liveBytes();
   AllocatorTap::resetMostLive();
-  over_bytes_ = looked_at_over_ = replays_ = generator_bytes_ = 0;
+  over_bytes_ = replays_ = generator_bytes_ = 0;
   clock_ = seconds_ = 0;
   made_room_ = store_failed_ = false;
   budget_error_.clear();
@@ -147,8 +147,8 @@ void OnlinePolicy::update(ValueId changed) {
       entry.foreign.reset();
     }
     if (entry.resident && !entry.alive && !entry.hold && !entry.own) leave(v);
-    const bool active =
-        !entry.resident && entry.recipe >= 0 && !hasCopy(v) && (entry.alive || entry.wanted > 0);
+    const bool active = (!entry.resident || entry.passing > 0) && entry.recipe >= 0 &&
+                        !hasCopy(v) && (entry.alive || entry.wanted > 0);
     if (active == entry.active) continue;
     entry.active = active;
     for (const Need& need : recipes_[static_cast<size_t>(entry.recipe)].needs) {
@@ -209,7 +209,7 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
     for (const ValueId v : shown) lock(v);
   }
   if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
-  bringTogetherOrAll(read);
+  bringTogether(read);
   locked_.insert(locked_.end(), read.begin(), read.end());
   for (const ValueId x : node.mutates) beforeWrite(x);
   records_.resize(static_cast<size_t>(id.index) + 1);

@@ -222,12 +222,13 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
     int32_t locks = 0;      // may not leave
     int32_t turns = 0;      // inputs that come back before or after it: leaves last
     int32_t waits = 0;      // for other inputs: may leave to the store
+    int32_t passing = 0;    // recipes under way that it leaves again for, before they have ended
     uint32_t mark = 0;      // the round that looked at it last
     bool found = false;     // by that round: it can come back
     bool bound = false;     // has been shown
     bool alive = false;     // its storage is there
     bool resident = false;  // its data is
-    bool active = false;    // absent, and counted in `wanted` of what it needs
+    bool active = false;    // absent or soon again, and counted in `wanted` of what it needs
     bool pinned = false;
     bool being_written = false;
     bool returning = false;        // before a write
@@ -309,8 +310,6 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void noteDensity(OpId op, const std::vector<ValueId>& made);
   bool evictInput(bool pages, bool replays);
   bool thrashes() const;
-  bool keepsMoreThanItSaves();
-  void bringTogetherOrAll(const std::vector<ValueId>& values);
   bool putAwayOne(double most_score);
   bool mayLeave(ValueId v) const;
   bool isReleasable(ValueId v) const;
@@ -371,8 +370,6 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   int64_t kernel_start_bytes_ = 0;
   int64_t generator_bytes_ = 0;  // of saved states
   int64_t over_bytes_ = 0;
-  int64_t looked_at_over_ = 0;  // what it was when keepsMoreThanItSaves() looked
-  bool may_give_up_ = false;    // bringTogetherOrAll() waits for GaveUp
   int64_t replays_ = 0;
   int replaying_ = 0;
   int depth_ = 0;  // of replays within replays, in this stage

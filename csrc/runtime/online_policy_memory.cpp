@@ -162,20 +162,6 @@ bool OnlinePolicy::thrashes() const {
   return replays_ > per_op * (static_cast<int64_t>(records_.size()) + 100);
 }
 
-// Where nothing leaves for replays any more, what absent values are made from stays until each of
-// them has been touched: plain training would have let go of it. True once that is more than they
-// are themselves.
-bool OnlinePolicy::keepsMoreThanItSaves() {
-  if (over_bytes_ == looked_at_over_ || !thrashes()) return false;
-  looked_at_over_ = over_bytes_;
-  int64_t kept = 0, saved = 0;
-  for (const Entry& entry : entries_) {
-    if (entry.active && entry.alive) saved += entry.bytes;
-    if (entry.resident && !entry.alive) kept += entry.bytes;
-  }
-  return saved > 0 && kept >= saved;
-}
-
 // What is there from before the step and may leave at a score no greater than that: the one that is
 // touched last.
 bool OnlinePolicy::putAwayOne(double most_score) {

@@ -26,9 +26,6 @@ class Count {
   int& count_;
 };
 
-// Unwinds replays within replays: see bringTogetherOrAll().
-class GaveUp {};
-
 }  // namespace
 
 // A value that another thread asks for, and what it needs, must not die on the step's own thread
@@ -217,23 +214,6 @@ void OnlinePolicy::bringTogether(const std::vector<ValueId>& values) {
   }
 }
 
-// What is deep comes back with much beside it that plain training does not have at once. Where that
-// is more than it saves, everything comes back that replays can bring, in the order in which it was
-// made: what one of them leaves behind is soon of use to others, and then to none.
-void OnlinePolicy::bringTogetherOrAll(const std::vector<ValueId>& values) {
-  try {
-    const auto no_more = c10::make_scope_exit([this] { may_give_up_ = false; });
-    may_give_up_ = true;
-    bringTogether(values);
-    return;
-  } catch (const GaveUp&) {
-  }
-  for (ValueId v(0); static_cast<size_t>(v.index) < entries_.size(); ++v.index) {
-    if (at(v).active && at(v).alive) materialize(v);
-  }
-  bringTogether(values);
-}
-
 // False if the copy is lost and the value can be computed again. Throws StoreError if it cannot.
 bool OnlinePolicy::load(ValueId v) {
   StorageHold fresh;
@@ -254,7 +234,6 @@ bool OnlinePolicy::load(ValueId v) {
 }
 
 void OnlinePolicy::replay(int32_t recipe) {
-  if (may_give_up_ && keepsMoreThanItSaves()) throw GaveUp();
   const std::vector<Need> needs = recipes_[static_cast<size_t>(recipe)].needs;
   for (const Need& need : needs) {  // an error is better than a wrong number
     POET_INTERNAL_ASSERT(at(need.value).version == need.version, "value ",
@@ -264,6 +243,19 @@ void OnlinePolicy::replay(int32_t recipe) {
   }
   Made made;
   const std::vector<OpId> ops = recipes_[static_cast<size_t>(recipe)].ops;
+  // Such inputs come and go: what those that were away are made from stays until the last of them.
+  std::vector<ValueId> passing;
+  for (const Need& need : needs) {
+    if (ops.size() > 1 && at(need.value).active && !at(need.value).alive)
+      passing.push_back(need.value);
+  }
+  for (const ValueId v : passing) ++at(v).passing;
+  const auto no_more = c10::make_scope_exit([&] {
+    for (const ValueId v : passing) {
+      --at(v).passing;
+      update(v);
+    }
+  });
   for (size_t i = 0; i < ops.size(); ++i) {
     // What later ops read comes back for them: a sum of many gradients does not need all at once.
     const std::vector<ValueId> inputs = readBy(ops[i], recipes_[static_cast<size_t>(recipe)]);

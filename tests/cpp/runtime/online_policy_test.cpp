@@ -334,6 +334,44 @@ TEST_F(OnlinePolicyTest, DeepReplaysWithShortcutsComeBack) {
   EXPECT_GE(counters_.recomputes, kDepth);
 }
 
+// As many gradients are summed: not all of what was added has to be there at once.
+TEST_F(OnlinePolicyTest, ASumInPlaceComesBackPieceByPiece) {
+  const auto tensor = static_cast<int64_t>(x_.nbytes());
+  bool away = false;
+  expectSameBits([&] {
+    at::Tensor sum = x_.mul(2);
+    for (int i = 0; i < 24; ++i) sum.add_(x_.add(i).sin());
+    w_.neg();
+    away = isAway(sum);
+    return std::vector<at::Tensor>{sum.add(1)};
+  });
+  EXPECT_TRUE(away);
+  EXPECT_LE(counters_.most_over_bytes, 6 * tensor);
+}
+
+// Though what was added was made from what is gone as soon as nothing away is made from it.
+TEST_F(OnlinePolicyTest, WhatASumIsMadeFromStaysUntilTheLastPiece) {
+  const auto tensor = static_cast<int64_t>(x_.nbytes());
+  constexpr int kPieces = 24;
+  bool away = false;
+  expectSameBits([&] {
+    std::vector<at::Tensor> rows;
+    at::Tensor sum = x_.mul(2);
+    for (int i = 0; i < kPieces; ++i) {
+      // Written together: neither can be computed again.
+      rows.push_back(x_.select(0, i).mul(2));
+      at::_foreach_add_(at::TensorList({rows.back(), x_.select(0, i).mul(3)}), 1);
+      sum.add_(x_.add(rows.back()));
+    }
+    w_.neg();
+    rows.clear();
+    away = isAway(sum);
+    return std::vector<at::Tensor>{sum.add(1)};
+  });
+  EXPECT_TRUE(away);
+  EXPECT_LE(counters_.most_over_bytes, 6 * tensor + kPieces * tensor / 16);
+}
+
 TEST_F(OnlinePolicyTest, MemoryThatOthersNeedOutlivesItsStorage) {
   bool away = false;
   expectSameBits([&] {
