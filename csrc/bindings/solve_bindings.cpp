@@ -127,7 +127,7 @@ py::tuple methodsForPython() {
         py::arg("memory_aware") = can.memory_aware, py::arg("power_aware") = can.power_aware,
         py::arg("deadline") = can.deadline, py::arg("in_place") = can.in_place,
         py::arg("online") = can.online, py::arg("live") = can.live,
-        py::arg("executes") = can.executes);
+        py::arg("executes") = can.executes, py::arg("least_memory") = can.least_memory);
   }
   return result;
 }

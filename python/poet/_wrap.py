@@ -17,6 +17,7 @@ from poet._budgets import (
 from poet._cache import open_cache
 from poet._constraints import StepShare, TrainingDeadline, step_share
 from poet._devices import HOST
+from poet._enums import Objective
 from poet._errors import ArgumentError
 from poet._live import check_step
 from poet._memory import give_memory_back
@@ -177,6 +178,11 @@ def wrap(
     flag(background, "background")
     flag(verbose, "verbose")
     objective = parse_objective(minimize)
+    if objective == Objective.MEMORY and not can.least_memory:
+        raise ArgumentError(
+            f'minimize: expected "energy" or "time" with the method "{can.name}", got "memory"; '
+            'the method "poet" has it'
+        )
     share = step_share(
         deadline=deadline,
         steps=steps,

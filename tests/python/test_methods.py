@@ -366,6 +366,19 @@ def test_every_dense_program_trains_to_the_same_bits(method: str, page_dir: Path
     assert all(torch.equal(a, b) for a, b in zip(left(), wanted_state, strict=True))
 
 
+@pytest.mark.parametrize("method", ["checkmate", "poet_paper", "moccasin"])
+def test_what_makes_no_memory_small_refuses_to_at_once(method: str) -> None:
+    assert not poet.methods()[method].least_memory
+    with pytest.raises(poet.ArgumentError, match=f'"energy" or "time" .* "{method}"'):
+        poet.wrap(lambda: None, ram_budget="1GiB", method=method, minimize="memory")
+
+
+def test_an_unknown_method_is_told_with_those_that_there_are() -> None:
+    assert "rotar" not in poet.methods()
+    with pytest.raises(KeyError, match=r"expected one of 'poet'.*Did you mean 'rotor'"):
+        poet.methods()["rotar"]
+
+
 def test_without_a_plan_a_named_method_does_not_train() -> None:
     case = build("residual_net")
     options = {"method": "chen_sqrt", "background": False, "strict": False}
