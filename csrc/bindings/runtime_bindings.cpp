@@ -113,6 +113,7 @@ py::dict countersToDict(Session& session) {
   result["online_steps"] = online.steps;
   result["online_evictions"] = online.evictions;
   result["online_recomputes"] = online.recomputes;
+  result["online_replayed_ops"] = online.replayed_ops;
   result["online_page_outs"] = online.page_outs;
   result["online_page_ins"] = online.page_ins;
   result["online_replay_seconds"] = online.replay_seconds;

@@ -34,13 +34,30 @@ class DtrScores {
     evicted_.resize(count, 0);
     mark_.resize(count, 0);
     touched_.resize(count, 0);
+    if (kind_ == DtrCost::kNeighbourhood) {
+      before_.resize(count, kUnknown);
+      behind_.resize(count, kUnknown);
+    }
     while (component_.size() < count) component_.push_back(newComponent());
   }
 
   void noteTouch(int v, double clock_seconds) { touched_[at(v)] = clock_seconds; }
 
+  // What v's recipe takes, reads or makes beside it is no longer what it was.
+  void noteChange(int v) {
+    if (kind_ != DtrCost::kNeighbourhood) return;
+    before_[at(v)] = behind_[at(v)] = kUnknown;
+    forEachByEvicted(
+        v, [&](int w, auto&& take) { values_.forDependents(w, take); },
+        [&](int u) { before_[at(u)] = kUnknown; });
+    forEachByEvicted(
+        v, [&](int w, auto&& take) { values_.forInputs(w, take); },
+        [&](int u) { behind_[at(u)] = kUnknown; });
+  }
+
   void noteEviction(int v) {
     evicted_[at(v)] = 1;
+    noteChange(v);
     if (kind_ != DtrCost::kComponents) return;
     cost_of_[at(rootOf(component_[at(v)]))] += values_.secondsOf(v);
     forNeighbours(v, [&](int u) {
@@ -51,6 +68,7 @@ class DtrScores {
   void noteReturn(int v) {
     if (!evicted_[at(v)]) return;
     evicted_[at(v)] = 0;
+    noteChange(v);
     if (kind_ != DtrCost::kComponents) return;
     cost_of_[at(rootOf(component_[at(v)]))] -= values_.secondsOf(v);
     component_[at(v)] = newComponent();
@@ -78,31 +96,47 @@ class DtrScores {
 
  private:
   static constexpr double kLeastSeconds = 1e-9;
+  static constexpr double kUnknown = -1;
 
   static size_t at(int v) { return static_cast<size_t>(v); }
 
-  // e*: what must be computed again for v, and what must be with v before it comes back.
+  // e*: what must be computed again for v, and what must be with v before it comes back. Both sums
+  // are kept until something evicted that they may count changes: on a chain of n values, each
+  // eviction looks at n of them again, not at n for each of n.
   double neighbourhoodCost(int v) {
-    return reach(v, [&](int w, auto&& take) { values_.forInputs(w, take); }) +
-           reach(v, [&](int w, auto&& take) { values_.forDependents(w, take); });
+    if (before_[at(v)] < 0)
+      before_[at(v)] = sumFrom(v, [&](int w, auto&& take) { values_.forInputs(w, take); });
+    if (behind_[at(v)] < 0)
+      behind_[at(v)] = sumFrom(v, [&](int w, auto&& take) { values_.forDependents(w, take); });
+    return before_[at(v)] + behind_[at(v)];
   }
 
   template <class Step>
-  double reach(int v, const Step& step) {
-    ++round_;
+  double sumFrom(int v, const Step& step) {
     double cost = 0;
+    forEachByEvicted(v, step, [&](int u) {
+      if (evicted_[at(u)]) cost += values_.secondsOf(u);
+    });
+    return cost;
+  }
+
+  // Those that steps from v come to by way of evicted ones; these once, and the others at which it
+  // ends as well, maybe often.
+  template <class Step, class Use>
+  void forEachByEvicted(int v, const Step& step, const Use& use) {
+    ++round_;
     todo_.assign(1, v);
     while (!todo_.empty()) {
       const int w = todo_.back();
       todo_.pop_back();
       step(w, [&](int u) {
-        if (!evicted_[at(u)] || mark_[at(u)] == round_) return;
+        if (mark_[at(u)] == round_) return;
+        use(u);
+        if (!evicted_[at(u)]) return;
         mark_[at(u)] = round_;
-        cost += values_.secondsOf(u);
         todo_.push_back(u);
       });
     }
-    return cost;
   }
 
   double componentsCost(int v) {
@@ -146,6 +180,8 @@ class DtrScores {
   std::vector<char> evicted_;
   std::vector<int> mark_;
   std::vector<double> touched_;  // seconds of the policy's clock
+  std::vector<double> before_;   // seconds of what must be computed again for it, or kUnknown
+  std::vector<double> behind_;   // likewise, of what waits for it
   std::vector<int> component_;   // by value
   std::vector<int> up_;
   std::vector<double> cost_of_;  // by root

@@ -251,8 +251,23 @@ void OnlinePolicy::afterRaise(OpId id) {
   for (const ValueId x : recorder_->node(id).mutates) at(x).being_written = false;
 }
 
+// A state is 5 KB: what is smaller saves nothing by leaving.
+void OnlinePolicy::dropUselessState(OpId id) {
+  const Op& node = recorder_->node(id);
+  OpRecord& record = records_.forCapture(static_cast<size_t>(id.index));
+  if (!record.isSet() || record.generatorState() == nullptr) return;
+  int64_t bytes = 0;
+  for (const auto* values : {&node.outputs, &node.mutates}) {
+    for (const ValueId v : *values) bytes += at(v).bytes;
+  }
+  if (bytes >= generatorBytes()) return;
+  record.dropGeneratorState();
+  generator_bytes_ -= generatorBytes();
+}
+
 void OnlinePolicy::noteRecipes(OpId id) {
   const Op& node = recorder_->node(id);
+  if (node.random && node.replayable && options_.recompute) dropUselessState(id);
   std::vector<ValueId> made;
   for (const ValueId v : node.outputs) {
     if (recorder_->value(v).producer == id && at(v).bound) made.push_back(v);
@@ -283,6 +298,7 @@ void OnlinePolicy::noteMade(OpId id, const std::vector<ValueId>& made) {
   fresh.ok = mayRunAgain(id) && node.mutates == node.statistics;
   for (const ValueId v : made) at(v).recipe = recipe;
   if (fresh.ok) addNeeds(recipe, id);
+  for (const ValueId v : made) scores_->noteChange(v.index);
 }
 
 // In-place ops belong to the recipe of what they write, if that is all that they do.
@@ -299,6 +315,8 @@ void OnlinePolicy::noteWrites(OpId id, bool makes_nothing) {
     recipes_[static_cast<size_t>(recipe)].ops.push_back(id);
     recipes_[static_cast<size_t>(recipe)].seconds += node.seconds;
     addNeeds(recipe, id);
+    for (const ValueId v : recipes_[static_cast<size_t>(recipe)].outputs)
+      scores_->noteChange(v.index);
   }
   for (const ValueId v : node.mutates) {
     ++at(v).version;

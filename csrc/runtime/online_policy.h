@@ -280,6 +280,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void addNeeds(int32_t recipe, OpId op);
   std::vector<ValueId> readBy(OpId op, const LiveRecipe& recipe) const;
   bool mayRunAgain(OpId op) const;
+  void dropUselessState(OpId op);
   void lock(ValueId v);
   void unlockAll();
   void update(ValueId v);

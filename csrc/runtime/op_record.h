@@ -44,6 +44,7 @@ class OpRecord {
   c10::DispatchKeySet keys() const { return keys_; }
   const ExecutionState& state() const { return *state_; }
   const GeneratorState* generatorState() const { return generator_.get(); }
+  void dropGeneratorState() { generator_.reset(); }
   // Of the accelerator's generator that it may have drawn from.
   const AnyGeneratorState* deviceGeneratorState() const { return device_generator_.get(); }
   const AcceleratorState* acceleratorState() const { return accelerator_.get(); }

@@ -373,7 +373,7 @@ def _names(wanted: Sequence[str] | None) -> list[str]:
         raise ArgumentError(
             f"methods: expected a list of names that poet.methods() has, or None; got {wanted!r}."
         )
-    return [check_method(name) for name in wanted]
+    return list(dict.fromkeys(check_method(name) for name in wanted))
 
 
 def _recorded(
@@ -387,8 +387,15 @@ def _recorded(
         return as_graph(graph)
     if not live:
         return trace(step, *args)
-    made, its_args = step()
-    return trace(made, *its_args)
+    made = step()
+    pair = isinstance(made, list | tuple) and len(made) == 2
+    if not (pair and callable(made[0]) and isinstance(made[1], list | tuple)):
+        raise ArgumentError(
+            "live=True: expected a function that makes the step, in each process anew, and returns "
+            f"it with a tuple of its arguments; {getattr(step, '__name__', step)!r} returned "
+            f"{made!r:.80}."
+        )
+    return trace(made[0], *made[1])
 
 
 def _extra(value: float | None, plain: float) -> str:

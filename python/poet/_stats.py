@@ -25,7 +25,7 @@ class StepStats:
         planned_recomputes: times that a value was recomputed because the plan says so.
         unplanned_recomputes: times that a value was recomputed because something touched it.
         first_unplanned: what needed the first of them; "" when nothing did.
-        replayed_ops: operators that were run again.
+        replayed_ops: operators that were run again, under plans.
         replay_seconds: time that they took.
         evictions: times that a value's memory was released before its end.
         skipped_frees: times that a value's memory stayed although the plan releases it, because
@@ -51,6 +51,7 @@ class StepStats:
             the online policy had to make room in.
         online_evictions: values whose memory it released.
         online_recomputes: times that it recomputed a value.
+        online_replayed_ops: operators that it ran again for that.
         online_page_outs: values that it moved to secondary storage.
         online_page_ins: values that it read back.
         online_replay_seconds: time that its recomputes took.
@@ -114,6 +115,7 @@ class StepStats:
     online_steps: int
     online_evictions: int
     online_recomputes: int
+    online_replayed_ops: int
     online_page_outs: int
     online_page_ins: int
     online_replay_seconds: float

@@ -129,13 +129,13 @@ def folder_for_method(
     can: Method, recompute: bool, paging: bool, page_dir: str | os.PathLike[str] | None
 ) -> str | None:
     """As `_folder_for_pages`, for a method that may not page, or do nothing else."""
-    if can.pages or page_dir is not None:
-        return _folder_for_pages(recompute and can.recomputes, paging, page_dir)
-    if can.recomputes and not recompute:
+    if can.recomputes and not can.pages and not recompute:
         raise ArgumentError(
             f"recompute=False: the method {can.name!r} makes room by recomputing. Leave it out, or "
             "choose another method."
         )
+    if can.pages or page_dir is not None:
+        return _folder_for_pages(recompute and can.recomputes, paging, page_dir)
     return None
 
 

@@ -192,8 +192,8 @@ def wrap(
         minimize=objective,
     )
     gate = None if only_while is None else Gate(only_while)
-    if strict is not None:
-        flag(strict, "strict")
+    if not isinstance(strict, bool | None):
+        raise ArgumentError(f"strict: expected True, False or None; got {strict!r}.")
     polices = flag(online, "online") and os.environ.get("POET_ONLINE") != _OFF
     if strict and not polices:
         by = "online=False" if not online else f"POET_ONLINE={_OFF} in the environment"

@@ -264,7 +264,8 @@ class WrappedStep:
         ):
             self._asked.add(variant)
             self._interrupted.discard(variant)
-            self._say(f"step traced: {report['num_ops']} operators; planning")
+            does = "its method decides as it runs" if self._options.live else "planning"
+            self._say(f"step traced: {report['num_ops']} operators; {does}")
             known |= self._start_planning(variant)
         waits = variant in self._asked | self._interrupted or variant in self._planner.schedules
         traced = report["mode"] == "traced"

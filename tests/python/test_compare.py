@@ -116,6 +116,18 @@ def test_what_makes_no_sense_is_said() -> None:
         poet.compare(make_step, live=True, solver="cbc")
 
 
+def test_live_wants_what_makes_the_step() -> None:
+    def train() -> None: ...
+
+    with pytest.raises(poet.ArgumentError, match=r"live=True: .*'train' returned None"):
+        poet.compare(train, live=True)
+
+
+def test_a_method_named_twice_has_one_row() -> None:
+    rows = poet.compare(graph=chain_graph(6), budgets=["80%"], methods=["dtr", "dtr"]).rows
+    assert [row.method for row in rows] == ["dtr"]
+
+
 def test_what_was_refused_says_why() -> None:
     options: dict[str, Any] = {"minimize": "memory", "budgets": ("70%",), "time_limit_s": 5}
     found = poet.compare(graph=chain_graph(3), methods=("checkmate", "moccasin"), **options)

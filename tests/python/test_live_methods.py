@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +119,10 @@ def test_what_only_a_plan_can_keep_is_refused() -> None:
     ):
         with pytest.raises(poet.ArgumentError, match=r"method='coop': .*online=False"):
             poet.wrap(lambda: None, ram_budget="1GiB", method="coop", **words)
+
+
+def test_it_recomputes_or_does_nothing(tmp_path: Path) -> None:
+    words: dict[str, Any]
+    for words in ({}, {"page_dir": tmp_path}):
+        with pytest.raises(poet.ArgumentError, match="'dtr' makes room by recomputing"):
+            poet.wrap(lambda: None, ram_budget="1GiB", method="dtr", recompute=False, **words)

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <set>
 #include <vector>
 
+#include "methods/dtr_score.h"
 #include "methods/method.h"
 #include "methods/step_that_tells_scores_apart.h"
 #include "methods/training_chain.h"
@@ -40,6 +42,70 @@ Graph twoCandidates(int64_t a_bytes, int64_t b_bytes) {
   const ValueId first = g.op("read_a").phase(Phase::kBackward).reads({a}).seconds(1).makes(1);
   g.op("read_b").phase(Phase::kBackward).reads({b, first}).seconds(1).makes(1);
   return g.build();
+}
+
+// A random graph of values, each with a recipe of its own.
+struct RandomValues {
+  std::vector<double> seconds;
+  std::vector<std::vector<int>> inputs, dependents;
+
+  RandomValues(std::mt19937_64& random, int count)
+      : inputs(static_cast<size_t>(count)), dependents(static_cast<size_t>(count)) {
+    for (int v = 0; v < count; ++v) {
+      seconds.push_back(static_cast<double>(1 + random() % 9));
+      for (int k = 0; v > 0 && k < 3; ++k)
+        read(v, static_cast<int>(random() % static_cast<uint64_t>(v)));
+    }
+  }
+  void read(int v, int u) {
+    inputs[static_cast<size_t>(v)].push_back(u);
+    dependents[static_cast<size_t>(u)].push_back(v);
+  }
+  double secondsOf(int v) const { return seconds[static_cast<size_t>(v)]; }
+  template <class Visit>
+  void forInputs(int v, const Visit& visit) const {
+    for (const int u : inputs[static_cast<size_t>(v)]) visit(u);
+  }
+  template <class Visit>
+  void forDependents(int v, const Visit& visit) const {
+    for (const int u : dependents[static_cast<size_t>(v)]) visit(u);
+  }
+};
+
+// Sums that are kept are those that fresh ones come to, whatever has left, come back or changed.
+TEST(DtrScores, CountTheNeighbourhoodAsItIs) {
+  constexpr int kValues = 30;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    RandomValues values(random, kValues);
+    methods::DtrScores<RandomValues> kept(values, methods::DtrCost::kNeighbourhood);
+    kept.resize(kValues);
+    std::vector<bool> evicted(kValues);
+    for (int event = 0; event < 200; ++event) {
+      const auto v = random() % kValues;
+      const int number = static_cast<int>(v);
+      if (random() % 8 == 0) {  // written in place: by more seconds, and by what is there
+        const auto u = random() % kValues;
+        if (!evicted[v] && !evicted[u] && u < v) {
+          values.seconds[v] += 1;
+          values.read(number, static_cast<int>(u));
+          kept.noteChange(number);
+        }
+      } else if (evicted[v]) {
+        kept.noteReturn(number);
+        evicted[v] = false;
+      } else {
+        kept.noteEviction(number);
+        evicted[v] = true;
+      }
+      methods::DtrScores<RandomValues> fresh(values, methods::DtrCost::kNeighbourhood);
+      fresh.resize(kValues);
+      for (int w = 0; w < kValues; ++w) {
+        if (evicted[static_cast<size_t>(w)]) fresh.noteEviction(w);
+      }
+      for (int w = 0; w < kValues; ++w) ASSERT_EQ(kept.costOf(w), fresh.costOf(w)) << seed;
+    }
+  }
 }
 
 TEST(Dtr, EvictsTheLeastCostForBytesAndStaleness) {

@@ -372,6 +372,18 @@ TEST_F(OnlinePolicyTest, WhatASumIsMadeFromStaysUntilTheLastPiece) {
   EXPECT_LE(counters_.most_over_bytes, 6 * tensor + kPieces * tensor / 16);
 }
 
+// A generator's state is 5 KB: those of draws that are smaller would fill the budget.
+TEST_F(OnlinePolicyTest, SmallDrawsKeepNoStates) {
+  constexpr int kDraws = 100;
+  expectSameBits([&] {
+    at::manual_seed(11);
+    at::Tensor sum = x_.mul(2);
+    for (int i = 0; i < kDraws; ++i) sum = sum.add(at::rand({1}));
+    return std::vector<at::Tensor>{sum, at::dropout(w_.expand({8, 32, 32}), 0.5, true)};
+  });
+  EXPECT_LT(counters_.most_over_bytes, kDraws * 5'056);
+}
+
 TEST_F(OnlinePolicyTest, MemoryThatOthersNeedOutlivesItsStorage) {
   bool away = false;
   expectSameBits([&] {
