@@ -2,6 +2,7 @@
 #include "runtime/online_policy.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -209,9 +210,13 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
     for (const ValueId v : shown) lock(v);
   }
   if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
-  bringTogether(read);
-  locked_.insert(locked_.end(), read.begin(), read.end());
-  for (const ValueId x : node.mutates) beforeWrite(x);
+  {
+    const auto no_more = c10::make_scope_exit([this] { bringing_for_ = OpId(); });
+    bringing_for_ = id;
+    bringTogether(read);
+    locked_.insert(locked_.end(), read.begin(), read.end());
+    for (const ValueId x : node.mutates) beforeWrite(x);
+  }
   records_.resize(static_cast<size_t>(id.index) + 1);
   if (node.replayable && options_.recompute) {
     OpRecord& record = records_.forCapture(static_cast<size_t>(id.index));

@@ -364,6 +364,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
       from_before_;  // what is left of them; asked for if need be
 
   OverBudget over_budget_ = OverBudget::kGoOn;
+  OpId bringing_for_;  // what it touches is coming back
   StepUndo undo_;
   std::string budget_error_, over_text_;
   OpId running_ = kNoOp;

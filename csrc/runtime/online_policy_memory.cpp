@@ -270,13 +270,19 @@ void OnlinePolicy::exceed(int64_t bytes) {
   const int64_t needed = residentBytes() + bytes;
   const int64_t budget = options_.budget_bytes;
   const auto size = [](int64_t n) { return detail::message(n, " bytes (", formatBytes(n), ")"); };
-  const std::string where = running_.valid() ? detail::message("op ", running_.index, " (",
-                                                               recorder_->node(running_).name, ")")
-                                             : std::string("the step");
+  const OpId op = bringing_for_.valid() ? bringing_for_ : running_;
+  const std::string where =
+      op.valid()
+          ? detail::message("op ", op.index, " (", recorder_->node(op).name, ")",
+                            bringing_for_.valid() ? ", for what it touches to come back," : "")
+          : std::string("the step");
   const int64_t certain = running_.valid() && replaying_ == 0 ? certainNeed(bytes) : 0;
   const bool raises = over_budget_ == OverBudget::kRaise ||
                       (over_budget_ == OverBudget::kRaiseImpossible && certain > budget);
-  if (running_.valid() && replaying_ == 0 && raises) {
+  // Once it has raised, what is away comes back whatever that takes.
+  const bool may_raise = bringing_for_.valid() ? over_budget_ == OverBudget::kRaise
+                                               : running_.valid() && replaying_ == 0 && raises;
+  if (may_raise && budget_error_.empty()) {
     budget_error_ = detail::message(
         "expected the step to fit into ", size(budget), "; ", where, " needs ", size(bytes),
         " more, ", size(residentBytes()), " were resident, and nothing else can leave memory. ",

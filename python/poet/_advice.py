@@ -6,6 +6,7 @@ from poet import _C
 from poet._budgets import format_bytes, format_least_bytes, format_seconds
 from poet._devices import HOST
 from poet._enums import Phase, ValueKind
+from poet._methods import methods
 
 _MUCH = 0.1  # of the budget
 _MOST_PERCENT = 100
@@ -57,7 +58,11 @@ def _about_other_plans(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     if schedule.runtime_budget_seconds is not None:
         found.append("give it more time, or no deadline")
     device = schedule.device
-    if not asked.get("paging", True):
+    if schedule.status == "time_limit":
+        found.append("give the search longer: time_limit_s")
+    if not methods()[schedule.method].pages:
+        pass
+    elif not asked.get("paging", True):
         found.append("let it page: paging=False was asked for")
     elif device is not None and not device.has_store:
         found.append(

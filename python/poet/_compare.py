@@ -386,7 +386,7 @@ def _recorded(
     if step is None:
         return as_graph(graph)
     if not live:
-        return trace(step, *args)
+        return _recorded_step(step, args)
     made = step()
     pair = isinstance(made, list | tuple) and len(made) == 2
     if not (pair and callable(made[0]) and isinstance(made[1], list | tuple)):
@@ -396,6 +396,25 @@ def _recorded(
             f"{made!r:.80}."
         )
     return trace(made[0], *made[1])
+
+
+def _recorded_step(step: Callable[..., Any], args: tuple[Any, ...]) -> _C.Graph:
+    makes_step = False
+
+    def noted(*inputs: Any) -> Any:
+        nonlocal makes_step
+        result = step(*inputs)
+        first = result[0] if isinstance(result, tuple) and result else result
+        makes_step = callable(first)
+        return result
+
+    graph = trace(noted, *args)
+    if makes_step:
+        raise ArgumentError(
+            f"step: expected a training step; {getattr(step, '__name__', step)!r} makes one, as "
+            "live=True takes it. Pass live=True, or the step itself."
+        )
+    return graph
 
 
 def _extra(value: float | None, plain: float) -> str:

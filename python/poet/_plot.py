@@ -161,7 +161,8 @@ def _draw_ops(axes: Any, line: Timeline) -> None:
     count = max(len(line.graph), 1)
     row = max(1.0, count / 120)  # in ops: thin rows would vanish
     for kind, (label, colour) in _COLOURS.items():
-        spans = [span for span in line.spans if span.kind is kind and span.seconds > 0]
+        every = [span for span in line.spans if span.kind is kind]
+        spans = [span for span in every if span.seconds > 0]
         if not spans:
             continue
         # Transfers are short on most devices: they are drawn taller, to be found.
@@ -171,7 +172,7 @@ def _draw_ops(axes: Any, line: Timeline) -> None:
             [(span.start, span.op, max(span.seconds, least)) for span in spans],
             height,
             colour,
-            f"{label} ({len(spans)})",
+            f"{label} ({len(every)})",  # those without a width as well
         )
     axes.set_xlim(0, max(line.seconds, least) * 1.005 or 1)
     axes.set_ylim(-1.5 * row, count + 0.5 * row)

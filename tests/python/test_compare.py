@@ -123,6 +123,11 @@ def test_live_wants_what_makes_the_step() -> None:
         poet.compare(train, live=True)
 
 
+def test_what_makes_a_step_is_no_step() -> None:
+    with pytest.raises(poet.ArgumentError, match=r"'make_step' makes one, .*live=True"):
+        poet.compare(make_step)
+
+
 def test_a_method_named_twice_has_one_row() -> None:
     rows = poet.compare(graph=chain_graph(6), budgets=["80%"], methods=["dtr", "dtr"]).rows
     assert [row.method for row in rows] == ["dtr"]

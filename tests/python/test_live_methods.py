@@ -110,6 +110,43 @@ def test_a_live_method_takes_a_hard_budget() -> None:
         poet.wrap(step, ram_budget="1GiB", method="rotor", hard=True)
 
 
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("method", ["coop", "dtr", "poet"])
+def test_strict_holds_for_what_comes_back_as_well(method: str) -> None:
+    """A replay that needs more than the budget has: no call goes on above it, and none trains."""
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU()]
+    for _ in range(6):
+        layers += [torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*layers)
+    batch = torch.randn(8, 3, 32, 32)
+
+    def step() -> float:
+        net.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        return float(loss.detach())
+
+    plain = step()
+    refused = 0
+    for kib in range(2_304, 7_168, 256):
+        with poet.wrap(
+            step,
+            ram_budget=kib << 10,
+            method=method,
+            strict=True,
+            paging=False,
+            cache_dir=None,
+            background=False,
+        ) as wrapped:
+            try:
+                assert wrapped() == plain
+                assert wrapped.stats.steps_over_budget == 0, wrapped.stats
+            except poet.BudgetError:
+                refused += 1
+    assert 0 < refused < 19
+
+
 def test_what_only_a_plan_can_keep_is_refused() -> None:
     words: dict[str, Any]
     for words in (
