@@ -35,11 +35,11 @@ def methods_on_steps(cells: list[dict[str, Any]]) -> Any:
             above.plot([x for x, _ in planned], [y for _, y in planned], **style)
             trained = _trained(own, method)
             below.plot([x for x, _ in trained], [y for _, y in trained], **style | {"lw": 0})
-        if any("plain_live_medians" in cell for cell in own):
+        if any(_trained(own, method) for method in methods):
             below.plot([1, _HIGHEST], [1, _HIGHEST], color="#333", lw=1, ls=(0, (1, 2)))
         else:
             below.set_axis_off()
-            below.text(0.5, 0.5, "not measured live", ha="center", transform=below.transAxes)
+            below.text(0.5, 0.5, "no plan measured live", ha="center", transform=below.transAxes)
         above.set_title(LABELS[name], loc="left")
         above.set_xlabel("peak / plain, by the simulator")
         above.set_ylabel("time / plain, by the simulator")

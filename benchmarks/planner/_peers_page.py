@@ -15,8 +15,9 @@ _ALL_OF_LIMIT = 0.9
 
 HEAD = """# poet, Moccasin and Checkmate on published instances
 
-Written by `benchmarks/planner/peers.py --page` from `benchmarks/data/planner_peers.json`, which
-has every figure, the machine, its load and the day. Every solve has one thread and the same limit;
+Written by `benchmarks/planner/peers.py --page docs/peers.md` from
+`benchmarks/data/planner_peers.json`, which has every figure, the machine, its load and the day.
+Every solve has one thread and the same limit;
 both peers are those of `csrc/methods`, over the same problem as poet. Nothing is paged, there is no
 deadline, and budgets are shares of the peak of plain execution.
 
