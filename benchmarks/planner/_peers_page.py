@@ -114,6 +114,16 @@ def time_to_solution(rows: Sequence[Row], limit: float) -> str:
     return "\n".join(lines)
 
 
+def _why_none(row: Row) -> str:
+    """The status of a search that ended for another reason than its time says little."""
+    message = row.get("message") or ""
+    if "not even its relaxation is built" in message:
+        return "too large to build"
+    if "no rounding of the linear relaxation" in message:
+        return "no rounding fits"
+    return str(row["status"].replace("_", " "))
+
+
 def _cell(row: Row | None) -> str:
     if row is None:
         return _NOT_COUNTED
@@ -121,7 +131,7 @@ def _cell(row: Row | None) -> str:
     if "processor_s" in row:
         end += f", processor {row['processor_s']:.1f} s"
     if "extra_percent" not in row:
-        return f"{row['status'].replace('_', ' ')} (end {end})"
+        return f"{_why_none(row)} (end {end})"
     proven = "proven, " if _proven(row) else ""
     word = "optimal, " if row["status"] == "optimal" else proven
     first, best = row["first_plan_s"], row["best_plan_s"]
