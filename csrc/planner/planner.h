@@ -54,8 +54,8 @@ struct SolveOptions {
   static constexpr int64_t kLeastShareOfRoom = 32;
   static constexpr int kMostNiceness = 19;
   // Of a solver beside which the training goes on: where every processor is taken it gets about a
-  // fifteenth of one, elsewhere all of an idle one.
-  static constexpr int kBackgroundNiceness = 12;
+  // tenth of one, elsewhere all of an idle one.
+  static constexpr int kBackgroundNiceness = 10;
 };
 
 // Called with every better plan as it is found (already simulated).
