@@ -127,7 +127,7 @@ py::tuple methodsForPython() {
         py::arg("memory_aware") = can.memory_aware, py::arg("power_aware") = can.power_aware,
         py::arg("deadline") = can.deadline, py::arg("in_place") = can.in_place,
         py::arg("online") = can.online, py::arg("live") = can.live,
-        py::arg("executes") = can.executes, py::arg("least_memory") = can.least_memory);
+        py::arg("executes") = can.executes);
   }
   return result;
 }
@@ -259,6 +259,12 @@ void bindSolve(py::module_& m) {
   m.attr("BACKGROUND_NICENESS") = SolveOptions::kBackgroundNiceness;
   m.attr("LEAST_SHARE_OF_ROOM") = SolveOptions::kLeastShareOfRoom;
   m.def("methods", &methodsForPython);
+  m.def(
+      "check_objective",
+      [](const std::string& method, const std::string& minimize) {
+        checkObjective(methodByName(method), objectiveFromString(minimize));
+      },
+      py::arg("method"), py::arg("minimize"));
   m.def("simulate", &simulateFromPython, py::arg("graph"), py::arg("schedule"), py::arg("profile"));
   m.def("solve_in_worker", &solveFromPython, py::arg("graph"), py::arg("profile"), py::kw_only(),
         py::arg("ram_budget_bytes"), py::arg("runtime_budget_seconds"), py::arg("minimize"),

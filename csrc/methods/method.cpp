@@ -130,6 +130,12 @@ std::vector<Method> makeMethods() {
 
 }  // namespace
 
+void checkObjective(const Method& method, Objective minimize) {
+  POET_CHECK(method.traits.least_memory || minimize != Objective::kMemory,
+             "minimize: expected \"energy\" or \"time\" with the method \"", method.name,
+             "\", got \"memory\"; the method \"poet\" has it");
+}
+
 void checkMethod(const DeviceProfile& profile, const SolveOptions& options) {
   const Method& method = methodByName(options.method);
   planner::checkOptions(options);
@@ -137,9 +143,7 @@ void checkMethod(const DeviceProfile& profile, const SolveOptions& options) {
   POET_CHECK(options.starts.empty() || method.name == "poet",
              "starts: expected none with the method \"", method.name,
              "\", whose plans are its own; got ", options.starts.size());
-  POET_CHECK(can.least_memory || options.minimize != Objective::kMemory,
-             "minimize: expected \"energy\" or \"time\" with the method \"", method.name,
-             "\", got \"memory\"; the method \"poet\" has it");
+  checkObjective(method, options.minimize);
   if (method.name == "poet" || (!can.recomputes && !can.pages)) return;
   const bool may_page = options.paging && profile.hasStore();
   if (!can.recomputes) {

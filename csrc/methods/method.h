@@ -40,6 +40,9 @@ POET_API const std::vector<Method>& allMethods();
 // Throws ArgumentError that names what is known.
 POET_API const Method& methodByName(std::string_view name);
 
+// Throws ArgumentError where the method does not make that small.
+POET_API void checkObjective(const Method& method, Objective minimize);
+
 // Throws ArgumentError where the method cannot honour the options at all (nothing may be paged, and
 // it does nothing else ...). planWith() begins with it.
 POET_API void checkMethod(const DeviceProfile& profile, const SolveOptions& options);

@@ -211,7 +211,7 @@ void OnlinePolicy::beforeKernel(OpId id, const c10::IValue* args, size_t count,
   }
   if (over_budget_ != OverBudget::kGoOn) guardUndo(id, args, count);
   {
-    const auto no_more = c10::make_scope_exit([this] { bringing_for_ = OpId(); });
+    const auto no_more = c10::make_scope_exit([this] { bringing_for_ = kNoOp; });
     bringing_for_ = id;
     bringTogether(read);
     locked_.insert(locked_.end(), read.begin(), read.end());

@@ -323,7 +323,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
   void bringTogether(const std::vector<ValueId>& values);
   bool load(ValueId v);
   void replay(int32_t recipe);
-  void letGoOf(const std::vector<ValueId>& read, int32_t recipe, size_t next_op);
+  void letGoOf(ValueId v, int32_t recipe);
   void replayOp(OpId op, Made& made);
   uint64_t contentHash(ValueId v, const c10::StorageImpl& storage) const;
   StorageHold storageOf(ValueId v) const;
@@ -364,7 +364,7 @@ class POET_API OnlinePolicy final : public Companion, public RoomMaker {
       from_before_;  // what is left of them; asked for if need be
 
   OverBudget over_budget_ = OverBudget::kGoOn;
-  OpId bringing_for_;  // what it touches is coming back
+  OpId bringing_for_ = kNoOp;  // what it touches is coming back
   StepUndo undo_;
   std::string budget_error_, over_text_;
   OpId running_ = kNoOp;

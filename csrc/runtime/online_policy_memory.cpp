@@ -279,10 +279,9 @@ void OnlinePolicy::exceed(int64_t bytes) {
   const int64_t certain = running_.valid() && replaying_ == 0 ? certainNeed(bytes) : 0;
   const bool raises = over_budget_ == OverBudget::kRaise ||
                       (over_budget_ == OverBudget::kRaiseImpossible && certain > budget);
-  // Once it has raised, what is away comes back whatever that takes.
   const bool may_raise = bringing_for_.valid() ? over_budget_ == OverBudget::kRaise
                                                : running_.valid() && replaying_ == 0 && raises;
-  if (may_raise && budget_error_.empty()) {
+  if (may_raise) {
     budget_error_ = detail::message(
         "expected the step to fit into ", size(budget), "; ", where, " needs ", size(bytes),
         " more, ", size(residentBytes()), " were resident, and nothing else can leave memory. ",

@@ -243,6 +243,14 @@ void OnlinePolicy::replay(int32_t recipe) {
   }
   Made made;
   const std::vector<OpId> ops = recipes_[static_cast<size_t>(recipe)].ops;
+  // What later ops read comes back for them: a sum of many gradients does not need all at once.
+  std::vector<std::vector<ValueId>> reads;
+  std::unordered_map<int64_t, size_t> last_read;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    reads.push_back(readBy(ops[i], recipes_[static_cast<size_t>(recipe)]));
+    if (ops.size() == 1) break;
+    for (const ValueId v : reads[i]) last_read[v.index] = i;
+  }
   // Such inputs come and go: what those that were away are made from stays until the last of them.
   std::vector<ValueId> passing;
   for (const Need& need : needs) {
@@ -257,12 +265,10 @@ void OnlinePolicy::replay(int32_t recipe) {
     }
   });
   for (size_t i = 0; i < ops.size(); ++i) {
-    // What later ops read comes back for them: a sum of many gradients does not need all at once.
-    const std::vector<ValueId> inputs = readBy(ops[i], recipes_[static_cast<size_t>(recipe)]);
-    bringTogether(inputs);
+    bringTogether(reads[i]);
     {
       const auto unlock = c10::make_scope_exit([&] {
-        for (const ValueId v : inputs) --at(v).locks;
+        for (const ValueId v : reads[i]) --at(v).locks;
       });
       const Stopwatch watch(&counters_.replay_seconds);
       const Count count(replaying_);
@@ -271,7 +277,10 @@ void OnlinePolicy::replay(int32_t recipe) {
       if (options_.policy.windows) side.emplace(sideOf(recorder_->op(ops.front()).handle));
       replayOp(ops[i], made);
     }
-    if (i + 1 < ops.size()) letGoOf(inputs, recipe, i + 1);
+    if (i + 1 == ops.size()) break;
+    for (const ValueId v : reads[i]) {
+      if (last_read[v.index] == i) letGoOf(v, recipe);
+    }
   }
   const LiveRecipe& done = recipes_[static_cast<size_t>(recipe)];
   clock_ += done.seconds;
@@ -285,22 +294,15 @@ void OnlinePolicy::replay(int32_t recipe) {
   }
 }
 
-// What a recipe that is under way has read, and nothing reads any more: plain training let go of it
+// What a recipe that is under way has read, and will not read any more: plain training let go of it
 // there. It may leave though replays have run out: for this recipe it does not come back again.
-void OnlinePolicy::letGoOf(const std::vector<ValueId>& read, int32_t recipe, size_t next_op) {
-  const LiveRecipe& under_way = recipes_[static_cast<size_t>(recipe)];
-  const auto wants = std::count_if(under_way.outputs.begin(), under_way.outputs.end(),
-                                   [this](ValueId v) { return at(v).active; });
-  for (const ValueId v : read) {
-    if (at(v).alive || !mayLeave(v) || at(v).turns + at(v).waits > 0 || at(v).wanted != wants)
-      continue;
-    const auto reads = [&](OpId op) {
-      const std::vector<ValueId> later = readBy(op, under_way);
-      return std::find(later.begin(), later.end(), v) != later.end();
-    };
-    const auto later = under_way.ops.begin() + static_cast<std::ptrdiff_t>(next_op);
-    if (std::none_of(later, under_way.ops.end(), reads)) evict(v, false);
-  }
+void OnlinePolicy::letGoOf(ValueId v, int32_t recipe) {
+  const std::vector<ValueId>& outputs = recipes_[static_cast<size_t>(recipe)].outputs;
+  const auto wants = std::count_if(outputs.begin(), outputs.end(),
+                                   [this](ValueId made) { return at(made).active; });
+  const Entry& entry = at(v);
+  if (!entry.alive && mayLeave(v) && entry.turns + entry.waits == 0 && entry.wanted == wants)
+    evict(v, false);
 }
 
 void OnlinePolicy::replayOp(OpId id, Made& made) {

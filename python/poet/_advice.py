@@ -60,9 +60,10 @@ def _about_other_plans(schedule: _C.Schedule, graph: _C.Graph) -> list[str]:
     device = schedule.device
     if schedule.status == "time_limit":
         found.append("give the search longer: time_limit_s")
-    if not methods()[schedule.method].pages:
-        pass
-    elif not asked.get("paging", True):
+    can = methods().get(schedule.method)
+    if can is not None and not can.pages:
+        return found
+    if not asked.get("paging", True):
         found.append("let it page: paging=False was asked for")
     elif device is not None and not device.has_store:
         found.append(

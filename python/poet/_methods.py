@@ -42,7 +42,6 @@ class Method:
         online: decides in running order, without looking ahead.
         live: `poet.wrap` trains by its policy, without a plan.
         executes: `poet.wrap` trains with its plans, or live.
-        least_memory: takes minimize="memory".
     """
 
     __module__ = "poet"
@@ -61,7 +60,6 @@ class Method:
     online: bool
     live: bool
     executes: bool
-    least_memory: bool = True
 
 
 class MethodTable(Mapping[str, Method]):
@@ -76,9 +74,6 @@ class MethodTable(Mapping[str, Method]):
         if name not in self._methods:
             raise KeyError(str(not_one_of("method", self, name)))
         return self._methods[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._methods
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._methods)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from poet import _C
 from poet._budgets import (
     ByteBudget,
     TimeBudget,
@@ -17,7 +18,6 @@ from poet._budgets import (
 from poet._cache import open_cache
 from poet._constraints import StepShare, TrainingDeadline, step_share
 from poet._devices import HOST
-from poet._enums import Objective
 from poet._errors import ArgumentError
 from poet._live import check_step
 from poet._memory import give_memory_back
@@ -178,11 +178,7 @@ def wrap(
     flag(background, "background")
     flag(verbose, "verbose")
     objective = parse_objective(minimize)
-    if objective == Objective.MEMORY and not can.least_memory:
-        raise ArgumentError(
-            f'minimize: expected "energy" or "time" with the method "{can.name}", got "memory"; '
-            'the method "poet" has it'
-        )
+    _C.check_objective(can.name, objective)
     share = step_share(
         deadline=deadline,
         steps=steps,

@@ -32,6 +32,8 @@ _OF_ANY_GRAPH = (
 )
 # Of the slack; with all of it there would be nothing to do.
 _SHARES = (0.5, 0.75, 0.9, 0.97)
+# Half of the slack is less than what it can do with live: the same bits there, over the budget.
+_TAKE_MORE = (("whole_lstm", "dtr_banish"),)
 
 
 @functools.cache
@@ -138,7 +140,7 @@ def test_a_live_method_trains_a_whole_network(kind: str, method: str) -> None:
     results, state = plain(kind, CALLS)
     graph, _ = _traced(kind)
     case = step = None
-    for share in _SHARES:
+    for share in _SHARES if (kind, method) in _TAKE_MORE else _SHARES[:1]:
         del case, step  # what is left of them would count
         base = _base(kind)
         case = build(kind)
@@ -164,7 +166,7 @@ def test_a_live_method_trains_a_whole_network(kind: str, method: str) -> None:
         assert [str(r) for r in found] == [str(r) for r in results]
         if stats.steps_over_budget == 0:
             return
-    pytest.fail(f"over its budget at {_SHARES[-1]} of the slack: {stats}")
+    pytest.fail(f"over its budget at {share} of the slack: {stats}")
 
 
 @pytest.mark.nightly
