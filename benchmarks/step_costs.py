@@ -7,7 +7,7 @@ plain ones (rounds.py says why). Of plans, without paging at slack 0.4 and with 
 the plan said that the step would take and what it took; the time over plain in replays, in waits
 for transfers, and the rest; the share of the transfers' time that was hidden, but for what the plan
 itself says cannot be. Of recordings: the first call of a fresh wrapped step within a budget that
-presses nothing, over a plain call. Of planning: plain steps of one process on two threads, while
+presses nothing, over a plain call; and what wrapping it took, in which all garbage is collected. Of planning: plain steps of one process on two threads, while
 another one has a plan made in the background. The last line printed is JSON: what bounds.toml
 limits.
 """
@@ -84,6 +84,7 @@ class Recorded(Plain):
         """One timed recording."""
         if word == END:
             return {}
+        started = time.perf_counter()
         wrapped = poet.wrap(
             self._training.step,
             ram_budget=_AMPLE_BYTES,
@@ -91,9 +92,10 @@ class Recorded(Plain):
             paging=False,
             cache_dir=None,
         )
+        wrapping = time.perf_counter() - started
         took = timed(lambda: wrapped(*self._batch))
         assert wrapped.stats.traced_steps == 1
-        return took
+        return took | {"wrap_seconds": wrapping}
 
 
 class Planned:
@@ -262,6 +264,7 @@ def recording_row(name: str, rounds: int) -> dict[str, Any]:
     return {
         "step": name,
         "plain_seconds": statistics.median(plain),
+        "wrap_seconds": statistics.median(found["recorded"]["wrap_seconds"]),
         "extra_percent": extra_percent(own, plain),
     }
 

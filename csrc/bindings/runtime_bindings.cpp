@@ -228,6 +228,27 @@ py::list instancesOf(const py::list& things, const py::set& kinds) {
   return found;
 }
 
+// Tensors, without keeping them alive. Python's own weak references to one end when its object is
+// made anew around a tensor that C++ kept.
+class TensorRefs {
+ public:
+  explicit TensorRefs(const py::iterable& tensors) {
+    for (const py::handle tensor : tensors)
+      refs_.emplace_back(THPVariable_Unpack(tensor.ptr()).getIntrusivePtr());
+  }
+
+  py::list alive() const {
+    py::list found;
+    for (const auto& ref : refs_) {
+      if (auto impl = ref.lock()) found.append(py::cast(at::Tensor(std::move(impl))));
+    }
+    return found;
+  }
+
+ private:
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> refs_;
+};
+
 }  // namespace
 
 void bindRuntime(py::module_& m) {
@@ -374,6 +395,9 @@ void bindRuntime(py::module_& m) {
   m.def("end_lending", &endLending, py::call_guard<py::gil_scoped_release>());
   m.def("lend_to_custom_nodes", &lendBehind, py::arg("outputs"));
   m.def("hear_this_thread", &hearThisThread);
+  py::class_<TensorRefs>(m, "TensorRefs")
+      .def(py::init<const py::iterable&>(), py::arg("tensors"))
+      .def("alive", &TensorRefs::alive);
   m.def("instances_of", &instancesOf, py::arg("things"), py::arg("kinds"));
   m.def(
       "note_loaded",

@@ -45,7 +45,7 @@ class DtrScores {
 
   // What v's recipe takes, reads or makes beside it is no longer what it was.
   void noteChange(int v) {
-    if (kind_ != DtrCost::kNeighbourhood) return;
+    if (!has_sums_) return;
     before_[at(v)] = behind_[at(v)] = kUnknown;
     forEachByEvicted(
         v, [&](int w, auto&& take) { values_.forDependents(w, take); },
@@ -104,6 +104,7 @@ class DtrScores {
   // are kept until something evicted that they may count changes: on a chain of n values, each
   // eviction looks at n of them again, not at n for each of n.
   double neighbourhoodCost(int v) {
+    has_sums_ = true;
     if (before_[at(v)] < 0)
       before_[at(v)] = sumFrom(v, [&](int w, auto&& take) { values_.forInputs(w, take); });
     if (behind_[at(v)] < 0)
@@ -187,6 +188,7 @@ class DtrScores {
   std::vector<double> cost_of_;  // by root
   std::vector<int> todo_;
   int round_ = 0;
+  bool has_sums_ = false;  // somebody has asked for one: until then no change matters
 };
 
 }  // namespace poet::methods

@@ -91,7 +91,9 @@ class StepAllocator final : public c10::Allocator {
   void adopt(c10::DataPtr& data, size_t bytes, bool shown, bool is_new) {
     if (data.get() == nullptr) return;
     if (data.get_deleter() != &release && !data.compare_exchange_deleter(&releaseSmall, &release)) {
-      if (!data.compare_exchange_deleter(inner_->raw_deleter(), &release)) return;
+      if (!data.compare_exchange_deleter(inner_->raw_deleter(), &release) &&
+          !data.compare_exchange_deleter(&releaseOlder, &release))
+        return;
       countSmall(data.get(), 1);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -140,6 +142,7 @@ class StepAllocator final : public c10::Allocator {
     log(block, -1);
     {
       const std::lock_guard<std::mutex> lock(tap.mutex_);
+      tap.tellLogs(block);
       const auto found = tap.blocks_.find(block);
       if (found != tap.blocks_.end()) {
         if (!t_hidden) tap.shown_ -= found->second.bytes;
@@ -159,7 +162,35 @@ class StepAllocator final : public c10::Allocator {
   static void releaseSmall(void* block) {
     StepAllocator& tap = get();
     tap.countSmall(block, -1);
+    releaseOlder(block);
+  }
+
+  // A block from before the tap, which a FreedLog waits for.
+  static void releaseOlder(void* block) {
+    StepAllocator& tap = get();
+    if (tap.logging_ > 0) {
+      const std::lock_guard<std::mutex> lock(tap.mutex_);
+      tap.tellLogs(block);
+    }
     tap.inner_->raw_deleter()(block);
+  }
+
+  const void* watch(c10::DataPtr& data) const {
+    const auto deleter = data.get_deleter();
+    const bool tells = deleter == &release || deleter == &releaseSmall ||
+                       deleter == &releaseOlder ||
+                       data.compare_exchange_deleter(inner_->raw_deleter(), &releaseOlder);
+    return tells ? data.get() : nullptr;
+  }
+  void begin(std::vector<const void*>& freed) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    logs_.push_back(&freed);
+    logging_ = static_cast<int>(logs_.size());
+  }
+  void end(const std::vector<const void*>& freed) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(logs_, &freed);
+    logging_ = static_cast<int>(logs_.size());
   }
 
   // It stays PyTorch's allocator while anybody counts, or wants large blocks from the arena.
@@ -201,8 +232,10 @@ class StepAllocator final : public c10::Allocator {
   int64_t shown_ = 0;  // live, as if nothing hidden had happened
   int64_t high_ = 0;   // of shown_
   int64_t last_number_ = 0;
-  std::vector<Limit*> limits_;     // in force, on any thread
-  std::atomic<int> counting_ = 0;  // users
+  std::vector<Limit*> limits_;                   // in force, on any thread
+  std::vector<std::vector<const void*>*> logs_;  // FreedLogs
+  std::atomic<int> logging_ = 0;                 // how many they are
+  std::atomic<int> counting_ = 0;                // users
   std::atomic<int> placing_ = 0;
   std::atomic<int64_t> small_bytes_ = 0;  // in malloc's heap; with what malloc adds
   std::atomic<int64_t> made_elsewhere_ = 0;
@@ -240,8 +273,13 @@ class StepAllocator final : public c10::Allocator {
       c10::profiledCPUMemoryReporter().Delete(block);
       arena_->release(block);
     } else {
-      releaseSmall(block);
+      countSmall(block, -1);
+      inner_->raw_deleter()(block);
     }
+  }
+
+  void tellLogs(void* block) {
+    for (std::vector<const void*>* const freed : logs_) freed->push_back(block);
   }
 
   // malloc knows a block's size: nobody has to remember it.
@@ -307,6 +345,20 @@ AllocatorTap::BlockHold::~BlockHold() {
   if (block_ != nullptr) StepAllocator::get().letGo(block_);
 }
 
+AllocatorTap::FreedLog::FreedLog() { StepAllocator::get().begin(freed_); }
+AllocatorTap::FreedLog::~FreedLog() { StepAllocator::get().end(freed_); }
+
+const void* AllocatorTap::FreedLog::watch(c10::StorageImpl& storage) {
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.get() == nullptr ? nullptr : StepAllocator::get().watch(data);
+}
+
+void AllocatorTap::FreedLog::take(std::vector<const void*>& blocks) {
+  blocks.clear();
+  const std::lock_guard<std::mutex> lock(StepAllocator::get().mutex_);
+  blocks.swap(freed_);
+}
+
 void AllocatorTap::logBlocks(bool on) {
   t_log.events.clear();
   t_logs = on;
@@ -368,6 +420,7 @@ bool AllocatorTap::isFromAllocator(const c10::StorageImpl& storage) {
   const auto deleter =
       const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
   return deleter == &StepAllocator::release || deleter == &StepAllocator::releaseSmall ||
+         deleter == &StepAllocator::releaseOlder ||
          deleter == StepAllocator::get().inner_->raw_deleter();
 }
 

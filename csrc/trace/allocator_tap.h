@@ -110,6 +110,24 @@ class POET_API AllocatorTap {
   // This thread's log since the last call, in order; `events` is overwritten.
   static void readLog(std::vector<BlockEvent>& events);
 
+  // Hears of memory that is given back, on whatever thread, hidden or not, while it lives: of
+  // blocks that were allocated under a tap or enrolled, and of those that are watched.
+  class POET_API FreedLog {
+   public:
+    FreedLog();
+    ~FreedLog();
+    FreedLog(const FreedLog&) = delete;
+    FreedLog& operator=(const FreedLog&) = delete;
+    // From here on every log hears of the storage's memory, and nothing else changes for it.
+    // Returns its block; null where nobody can tell: there is none, or it is not PyTorch's.
+    static const void* watch(c10::StorageImpl& storage);
+    // Blocks given back since the last call; `blocks` is overwritten.
+    void take(std::vector<const void*>& blocks);
+
+   private:
+    std::vector<const void*> freed_;
+  };
+
   // From here on a block from before the tap counts, too, and what resize_() puts in its place. No
   // effect on memory that is not the CPU allocator's.
   static void enroll(c10::StorageImpl& storage);

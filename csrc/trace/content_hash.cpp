@@ -68,15 +68,21 @@ __attribute__((target("avx2"))) uint64_t vectorContentHash(const void* data, siz
     keys[j] = _mm256_set_epi64x(word(0), word(1), word(2), word(3));
   }
   const __m256i next = _mm256_set1_epi64x(static_cast<int64_t>(0xd6e8feb86659fd93ULL));
+  const auto take_part = [&](const unsigned char* from, int j)
+      __attribute__((target("avx2"), always_inline)) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + j);
+    const __m256i keyed = _mm256_xor_si256(words, keys[j]);
+    const __m256i product = _mm256_mul_epu32(keyed, _mm256_shuffle_epi32(keyed, 0x31));
+    const __m256i of_neighbour = _mm256_shuffle_epi32(words, 0x4e);
+    sums[j] = _mm256_add_epi64(sums[j], _mm256_add_epi64(product, of_neighbour));
+    keys[j] = _mm256_add_epi64(keys[j], next);
+  };
+  // Not a loop, which the compiler leaves as one, and the sums in memory: half as fast.
   const auto take = [&](const unsigned char* from) __attribute__((target("avx2"))) {
-    for (int j = 0; j < 4; ++j) {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + j);
-      const __m256i keyed = _mm256_xor_si256(words, keys[j]);
-      const __m256i product = _mm256_mul_epu32(keyed, _mm256_shuffle_epi32(keyed, 0x31));
-      const __m256i of_neighbour = _mm256_shuffle_epi32(words, 0x4e);
-      sums[j] = _mm256_add_epi64(sums[j], _mm256_add_epi64(product, of_neighbour));
-      keys[j] = _mm256_add_epi64(keys[j], next);
-    }
+    take_part(from, 0);
+    take_part(from, 1);
+    take_part(from, 2);
+    take_part(from, 3);
   };
   size_t i = 0;
   for (; i + kRoundBytes <= size; i += kRoundBytes) take(bytes + i);

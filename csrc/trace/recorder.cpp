@@ -70,10 +70,24 @@ Recorder::Recorder(std::vector<KnownStorage> known, bool all_are_known, c10::Dev
         kind = ValueKind::kParameter;
       continue;
     }
-    known_at_[storage.get()] = known_.size();
-    known_.push_back({std::move(known[i]), storage.get(), kNoOp, static_cast<int32_t>(i)});
+    expect(known[i], *storage, static_cast<int32_t>(i));
   }
   if (accelerator_) inherited_base_bytes_ = bytesOfNobody();
+}
+
+void Recorder::expect(const KnownStorage& known, c10::StorageImpl& storage, int32_t position) {
+  const size_t place = known_.size();
+  if (!known_at_.emplace(&storage, place).second) return;
+  known_.push_back({known, &storage, kNoOp, position});
+  known_alive_.add(static_cast<int32_t>(place), known.storage);
+}
+
+void Recorder::noteLiving(ValueId id, c10::StorageImpl& storage, WeakStorage weak) {
+  const auto v = static_cast<size_t>(id.index);
+  if (address_.size() <= v) address_.resize(v + 1, nullptr);
+  address_[v] = &storage;
+  number_[&storage] = id;
+  alive_.add(static_cast<int32_t>(id.index), std::move(weak));
 }
 
 // What an accelerator's allocator has given out beyond the storages that are known: workspaces that
@@ -112,8 +126,7 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
     if (value.kind == ValueKind::kParameter) parameters_.insert(id.index);
     if (const StorageHold storage = bound[v].lock()) {
       value.death = kNoOp;
-      number_[storage.get()] = id;
-      alive_.push_back({id, storage.get(), bound[v]});
+      noteLiving(id, *storage, bound[v]);
       const auto bytes = counts(*storage) ? static_cast<int64_t>(storage->nbytes()) : 0;
       if (bytes > value.bytes) grown_bytes_[id.index] = bytes - value.bytes;  // in the base by now
     } else if (value.death >= now) {
@@ -142,14 +155,15 @@ Recorder::Recorder(const Recording& prefix, size_t done, const std::vector<WeakS
                   [this](ValueId v) { return static_cast<size_t>(v.index) >= values_.size(); });
   }
   for (const Op& op : graph_ops_) seen_backward_ |= op.phase == Phase::kBackward;
-  for (const Living& living : alive_) {  // `empty` whose filling would have come
-    const OpId maker = value(living.value).producer;
+  for (const int32_t number : alive_.numbers()) {  // `empty` whose filling would have come
+    const ValueId living(number);
+    const OpId maker = value(living).producer;
     if (!maker.valid() || !traitsOf(op(maker).handle).makes_unwritten) continue;
     const bool is_touched = std::any_of(graph_ops_.begin(), graph_ops_.end(), [&](const Op& by) {
       return !by.metadata_only && !by.reads_no_data &&
-             std::find(by.inputs.begin(), by.inputs.end(), living.value) != by.inputs.end();
+             std::find(by.inputs.begin(), by.inputs.end(), living) != by.inputs.end();
     });
-    if (!is_touched) native_writes_.noteUnwritten(living.value, maker);
+    if (!is_touched) native_writes_.noteUnwritten(living, maker);
   }
   for (const OutsideValue& known : prefix.outside) {
     if (static_cast<size_t>(known.value.index) >= values_.size()) break;
@@ -173,49 +187,31 @@ void Recorder::expectFromBefore(const std::vector<KnownStorage>& known) {
     if (!storage || number_.count(storage.get()) > 0 || old_gradients_.count(storage.get()) > 0 ||
         inputs_to_come_.count(storage.get()) > 0)
       continue;
-    if (!known_at_.emplace(storage.get(), known_.size()).second) continue;
-    known_.push_back({one, storage.get(), kNoOp});
+    expect(one, *storage, 0);
   }
 }
 
-void Recorder::noteDeaths() {
+void Recorder::noteDeaths(bool look_at_all) {
   const OpId last(static_cast<int64_t>(ops_.size()) - 1);
-  size_t kept = 0;
-  for (Living& living : alive_) {
-    if (living.storage.expired()) {
-      values_[static_cast<size_t>(living.value.index)].death = last;
-      number_.erase(living.address);  // from here on the address may come again
-      if (companion_ != nullptr) companion_->died(living.value);
-    } else {
-      if (&alive_[kept] != &living) alive_[kept] = std::move(living);
-      ++kept;
-    }
+  freed_log_.take(freed_);
+  for (const int32_t number : alive_.takeDead(freed_, look_at_all)) {
+    const auto v = static_cast<size_t>(number);
+    values_[v].death = last;
+    number_.erase(address_[v]);  // from here on the address may come again
+    if (companion_ != nullptr) companion_->died(ValueId(number));
   }
-  alive_.erase(alive_.begin() + static_cast<int64_t>(kept), alive_.end());
-  noteKnownDeaths();
+  noteKnownDeaths(known_alive_.takeDead(freed_, look_at_all));
 }
 
-void Recorder::noteKnownDeaths() {
-  size_t touched = 0;
-  for (Known& known : known_) {
-    touched += known.touched ? 1 : 0;
-    if (known.touched || known.death.valid() || !known.storage.storage.expired()) continue;
+void Recorder::noteKnownDeaths(const std::vector<int32_t>& dead) {
+  for (const int32_t place : dead) {
+    Known& known = known_[static_cast<size_t>(place)];
     known_at_.erase(known.address);
     if (ops_.empty()) {
       known.touched = true;  // gone before the first op: no part of the step
     } else {
       known.death = OpId(static_cast<int64_t>(ops_.size()) - 1);
     }
-  }
-  if (2 * touched > known_.size()) dropTouched();
-}
-
-// They have values of their own by now. Seldom, for the map of the others must follow.
-void Recorder::dropTouched() {
-  const auto is_touched = [](const Known& known) { return known.touched; };
-  known_.erase(std::remove_if(known_.begin(), known_.end(), is_touched), known_.end());
-  for (size_t i = 0; i < known_.size(); ++i) {
-    if (!known_[i].death.valid()) known_at_[known_[i].address] = i;
   }
 }
 
@@ -247,6 +243,7 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
     const ValueKind kind = known_[known->second].storage.kind;
     is_parameter = kind == ValueKind::kParameter || (is_parameter && kind != ValueKind::kInput);
     known_[known->second].touched = true;
+    known_alive_.drop(static_cast<int32_t>(known->second));
     if (known_[known->second].storage.kind == ValueKind::kInput) {
       inputs_.insert(id.index);
       input_position_[id.index] = known_[known->second].position;
@@ -272,11 +269,10 @@ ValueId Recorder::valueOf(const at::Tensor& t, OpId producer) {
   keys_.push_back(keyOf(prefix_hash_.back(), id));
   if (kept_ != nullptr && kept_->count(keys_.back()) > 0) values_.back().evictable = false;
   if (!producer.valid()) noteSharing(id, *storage, is_parameter);
-  number_[storage] = id;
   for (const ReadBeside& one : read_early_) {
     if (one.storage.lock().get() == storage) keepInPlace(id, one.may_write);
   }
-  alive_.push_back({id, storage, t.storage().getWeakStorageImpl()});
+  noteLiving(id, *storage, t.storage().getWeakStorageImpl());
   return id;
 }
 

@@ -12,6 +12,7 @@
 
 #include "trace/accelerator.h"
 #include "trace/allocator_tap.h"
+#include "trace/living_storages.h"
 #include "trace/native_writes.h"
 #include "trace/op_clock.h"
 #include "trace/op_traits.h"
@@ -128,15 +129,10 @@ class Recorder {
  private:
   static constexpr int64_t kHeldBytes = 4096;  // see isHeldByRecords()
 
-  struct Living {
-    ValueId value;
-    c10::StorageImpl* address;
-    WeakStorage storage;
-  };
-
-  void noteDeaths();
-  void noteKnownDeaths();
-  void dropTouched();
+  void noteDeaths(bool look_at_all = false);
+  void noteKnownDeaths(const std::vector<int32_t>& dead);
+  void noteLiving(ValueId id, c10::StorageImpl& storage, WeakStorage weak);
+  void expect(const KnownStorage& known, c10::StorageImpl& storage, int32_t position);
   Slot slotFor(const at::Tensor& t, int arg, int element, OpId producer);
   const Look* lookOf(const at::Tensor& t, const Slot& slot);
   void addSlot(const Slot& slot, uint32_t& counter);
@@ -204,7 +200,10 @@ class Recorder {
   std::vector<Sharing> sharing_;       // likewise
   std::vector<uint64_t> prefix_hash_ = {0};
   std::unordered_map<c10::StorageImpl*, ValueId> number_;
-  std::vector<Living> alive_;
+  std::vector<c10::StorageImpl*> address_;  // by value, while it lives
+  AllocatorTap::FreedLog freed_log_;        // see Note [Who tells of deaths]
+  std::vector<const void*> freed_;
+  LivingStorages alive_;  // by value
   std::unordered_set<int32_t> inputs_, parameters_, gradients_, written_early_, optimizer_only_;
   std::vector<KnownTensor> parameter_tensors_;
   struct Known {
@@ -215,6 +214,7 @@ class Recorder {
     bool touched = false;
   };
   std::vector<Known> known_;
+  LivingStorages known_alive_;  // by their places in known_; those that are not touched
   std::unordered_map<c10::StorageImpl*, size_t> known_at_;
   // By value; see Note [Values from before the step].
   std::unordered_map<int32_t, int32_t> input_position_;

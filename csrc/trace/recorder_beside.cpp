@@ -50,9 +50,10 @@ void Recorder::checkTrust(ValueId value, const c10::StorageImpl& storage) {
 }
 
 void Recorder::distrustWhatWasWritten() {
-  for (const Living& living : alive_) {
-    if (trusted_.count(living.value.index) == 0) continue;
-    if (const StorageHold storage = living.storage.lock()) checkTrust(living.value, *storage);
+  if (trusted_.empty()) return;
+  for (const int32_t number : alive_.numbers()) {
+    if (trusted_.count(number) == 0) continue;
+    if (const StorageHold storage = alive_.at(number).lock()) checkTrust(ValueId(number), *storage);
   }
 }
 
@@ -116,9 +117,7 @@ void Recorder::freezeReaders() {
 
 // Of a value whose data is there.
 bool Recorder::isFromNativeCode(ValueId id) const {
-  const auto is = [id](const Living& living) { return living.value == id; };
-  const auto living = std::find_if(alive_.begin(), alive_.end(), is);
-  const StorageHold storage = living == alive_.end() ? StorageHold() : living->storage.lock();
+  const StorageHold storage = alive_.at(static_cast<int32_t>(id.index)).lock();
   return storage && native_writes_.wasWritten(id, *storage);
 }
 

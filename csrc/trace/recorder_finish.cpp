@@ -170,7 +170,7 @@ void Recorder::fillFirstShown(Recording& recording, size_t shown_values) const {
 // plan that moves it earlier could not be followed, so none moves it.
 void Recorder::keepWhatCannotBeFound() {
   std::vector<bool> lives(values_.size(), false);
-  for (const Living& one : alive_) lives[static_cast<size_t>(one.value.index)] = true;
+  for (const int32_t v : alive_.numbers()) lives[static_cast<size_t>(v)] = true;
   for (size_t v = inherited_values_; v < values_.size(); ++v) {
     Value& value = values_[v];
     const auto index = static_cast<int32_t>(v);
@@ -183,12 +183,11 @@ void Recorder::keepWhatCannotBeFound() {
 }
 
 void Recorder::fillOutside(Recording& recording) const {
-  std::unordered_map<int32_t, const Living*> living;
-  for (const Living& one : alive_) living.emplace(one.value.index, &one);
   for (size_t v = 0; v < first_offset_.size(); ++v) {  // those that an op has shown
     if (values_[v].producer.valid()) continue;
     const auto index = static_cast<int32_t>(v);
-    const auto lives = living.find(index);
+    const WeakStorage& storage = alive_.at(index);
+    const bool lives = !storage.expired();
     const auto at = input_position_.find(index);
     const auto of = parameter_of_gradient_.find(index);
     OutsideValue outside;
@@ -196,9 +195,8 @@ void Recorder::fillOutside(Recording& recording) const {
     outside.is_gradient = of != parameter_of_gradient_.end();
     if (at != input_position_.end()) outside.input_position = at->second;
     if (outside.is_gradient) outside.parameter = of->second;
-    if (lives != living.end()) outside.storage = lives->second->storage;
-    const bool can_be_found =
-        lives != living.end() || outside.is_gradient || outside.input_position >= 0;
+    if (lives) outside.storage = storage;
+    const bool can_be_found = lives || outside.is_gradient || outside.input_position >= 0;
     if (can_be_found) recording.outside.push_back(std::move(outside));
   }
 }
@@ -220,7 +218,7 @@ void Recorder::keepWhatSeveralStreamsUse() {
 
 std::unique_ptr<Recording> Recorder::finish() {
   freezeReadersOfWhatMayBeWritten();
-  noteDeaths();
+  noteDeaths(/*look_at_all=*/true);
   unshown_.noteGap(OpId(static_cast<int64_t>(ops_.size()) - 1));
   labelValues();
   keepWhatCannotBeFound();
@@ -251,14 +249,14 @@ std::unique_ptr<Recording> Recorder::finish() {
   recording->graph = std::make_shared<const Graph>(std::move(graph_ops_), std::move(values_), base,
                                                    recording->prefix_hash.back());
   number_.clear();
-  alive_.clear();
+  alive_ = LivingStorages();
   return recording;
 }
 
 std::vector<WeakStorage> Recorder::madeAndAlive() const {
   std::vector<WeakStorage> made;
-  for (const Living& one : alive_) {
-    if (value(one.value).producer.valid() && !one.storage.expired()) made.push_back(one.storage);
+  for (const int32_t v : alive_.numbers()) {
+    if (value(ValueId(v)).producer.valid() && !alive_.at(v).expired()) made.push_back(alive_.at(v));
   }
   return made;
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import os
 import sys
@@ -20,6 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from poet import _C
+from poet._census import Census, existing_tensors
 from poet._errors import ArgumentError, BudgetError, BudgetWarning, StoreError
 from poet._raw_doors import raw_doors
 from poet._warn import warn
@@ -78,38 +78,6 @@ def no_ops_error(step: object) -> ArgumentError:
         "model is on the CPU, and that the call does the work itself (one that returns a generator "
         "or a coroutine does not)."
     )
-
-
-def existing_tensors(*, thorough: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Every tensor that Python holds, and apart from them the gradients that hang on them.
-
-    Collects garbage first: what is about to go must not count as resident for good. `thorough`
-    collects all of it, which takes longer than many a step; else the young.
-    """
-    gc.collect(2 if thorough else 1)
-    found: list[torch.Tensor] = _C.instances_of(gc.get_objects(), _kinds_of_tensors())
-    with torch._C.DisableTorchFunctionSubclass():
-        gradients = [t.grad for t in found if t.is_leaf and t.grad is not None]
-    return found, gradients
-
-
-def _kinds_of_tensors() -> set[type]:
-    """torch.Tensor and every class below it: looking one up is quicker than issubclass()."""
-    kinds: set[type] = set()
-    more: list[type] = [torch.Tensor]
-    while more:
-        kind = more.pop()
-        if kind not in kinds:
-            kinds.add(kind)
-            more += type.__subclasses__(kind)
-    return kinds
-
-
-def leaves_with_gradients() -> list[torch.Tensor]:
-    """The leaf tensors that Python holds and that have gradients."""
-    found, _ = existing_tensors()
-    with torch._C.DisableTorchFunctionSubclass():
-        return [t for t in found if t.is_leaf and t.grad is not None]
 
 
 def tensors_in(things: object, depth: int = 6) -> list[torch.Tensor]:
@@ -217,12 +185,13 @@ def run_step(
     held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None = None,
     inputs: list[torch.Tensor] | None = None,
     tell: Callable[[dict[str, Any]], object] | None = None,
+    census: Census | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Runs one step under the session; returns its result and the session's report.
 
     `held` gives the tensors that are resident and the gradients among them, in place of all that
     Python holds; `inputs` are the batch's, in place of those among the arguments. `tell` is shown
-    the report of a step that raises.
+    the report of a step that raises. `census`: for the first one of a session, see there.
 
     Whatever the step raises comes out unchanged, after everything that was away is back.
 
@@ -232,7 +201,7 @@ def run_step(
     _tell_of_collectives(session)
     traced = session.next_step_is_traced()
     counted = traced or session.wants_known()
-    existing, gradients = _resident(session, held) if counted else ([], [])
+    existing, gradients = _resident(session, held, census) if counted else ([], [])
     batch = tensors_in((args, kwargs)) if inputs is None else inputs
     with optimizer_phases(session):
         failed = True
@@ -275,11 +244,15 @@ def _tell_of_failed(
 
 
 def _resident(
-    session: _C.Session, held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None
+    session: _C.Session,
+    held: Callable[[], tuple[list[torch.Tensor], list[torch.Tensor]]] | None,
+    census: Census | None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     if held is not None:
         return held()
-    return existing_tensors(thorough=session.counters()["traced_steps"] == 0)
+    if session.counters()["traced_steps"] > 0:
+        return existing_tensors(thorough=False)
+    return existing_tensors() if census is None else census.existing_tensors()
 
 
 def run_unrecorded(

@@ -19,12 +19,12 @@ from typing import Any
 
 from poet import _C
 from poet._accelerator import count_on_device
+from poet._census import Census, leaves_with_gradients
 from poet._enums import Status
 from poet._errors import BudgetWarning, StoreError
 from poet._live import (
     close_session,
     end_watching,
-    leaves_with_gradients,
     no_ops_error,
     run_step,
     run_unrecorded,
@@ -148,6 +148,7 @@ class WrappedStep:
             end_watching(self._session)  # memory handed out from here on is known
         self._planner = StepPlanner(self._session, options, self._say, strictness)
         self._prepared = False
+        self._census: Census | None = Census()
         self._lock = threading.Lock()
         self._seen: set[int] = set()  # variants that the cache was asked about
         self._asked: set[int] = set()  # variants that a plan is or was solved for
@@ -206,7 +207,10 @@ class WrappedStep:
                 raise
             tell(excess)
             return result
-        result, report = run_step(self._session, self._step, args, kwargs, inputs=batch, tell=tell)
+        census, self._census = self._census, None
+        result, report = run_step(
+            self._session, self._step, args, kwargs, inputs=batch, tell=tell, census=census
+        )
         tell(report)
         if report["num_ops"] == 0 and report["mode"] == "traced":
             raise no_ops_error(self._step)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import poet
-from poet._live import existing_tensors
+from poet._census import existing_tensors
 
 
 def _address(t: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import KINDS, build
 
 import poet
-from poet._live import existing_tensors
+from poet._census import existing_tensors
 
 
 def _linear_step() -> tuple[nn.Module, Any, tuple[torch.Tensor, ...]]:
