@@ -83,6 +83,9 @@ void CompiledPlan::matchRecipes() {
 
 // Everything that could be needed to bring back what the plan frees.
 void CompiledPlan::markRecorded() {
+  const auto is_empty = [](const auto& actions) { return actions.empty(); };
+  moves_nothing_ = std::all_of(schedule_->before.begin(), schedule_->before.end(), is_empty) &&
+                   std::all_of(schedule_->after.begin(), schedule_->after.end(), is_empty);
   std::vector<bool> wanted(recipes_.recipes().size(), false);
   std::vector<int> todo;
   const auto want = [&](ValueId v) {

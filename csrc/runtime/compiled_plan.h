@@ -63,6 +63,8 @@ class CompiledPlan {
     const Value& v = graph().value(value);
     return !v.producer.valid() && v.death == graph().endOfStep();
   }
+  // Whether it has no action: the step runs as it would without a plan.
+  bool movesNothing() const { return moves_nothing_; }
   // Whether the plan moves anything to the store.
   bool pages() const { return stored_bytes_ >= 0; }
   bool pagesValue(ValueId value) const { return paged_[static_cast<size_t>(value.index)]; }
@@ -118,6 +120,7 @@ class CompiledPlan {
   std::vector<bool> paged_;
   std::vector<ValueId> moved_early_;
   int64_t stored_bytes_ = -1;
+  bool moves_nothing_ = false;
   std::vector<ValueId> pinned_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -127,14 +128,15 @@ void Session::beginStep(std::vector<KnownStorage> known, bool all_are_known) {
   end_excess_ = late_bytes_ = bytes_at_begin_ = 0;
   if (follows) {
     if (!is_hard_) counting_.reset();
-    StepArena::restart(most_in_step_.value_or(0), /*trim_malloc=*/!most_in_step_);
+    const int64_t spare = spareBytes(*variant);
+    StepArena::restart(most_in_step_ ? *most_in_step_ + spare : 0, /*trim_malloc=*/!most_in_step_);
     if (variant->has_unchecked_base) {
       leaveOutWhatHasNoMemory(known);
       bytes_at_begin_ = bytesThere(known);
       unchecked_ = std::move(known);
     }
     startListening();
-    if (!accelerator_) script_.emplace(variant->script);
+    if (!accelerator_ && spare == 0) script_.emplace(variant->script);
     try {
       beginFollowing(*variant);
     } catch (...) {
@@ -264,7 +266,7 @@ void Session::settle(StepReport& report) {
     const PageArena::Counters arena = StepArena::counters();
     // What it evicted first had its memory elsewhere.
     if (!most_in_step_) StepArena::restart(0, /*trim_malloc=*/true);
-    most_in_step_ = arena.most_in_use;
+    most_in_step_ = std::max(most_in_step_.value_or(0), arena.peak_in_use);
     counters_.arena_peak_bytes = arena.peak_in_use;
     if (!switched_) variant.arena_peak_bytes = arena.peak_in_use;
     report.mode = StepReport::Mode::kFollowed;

@@ -215,6 +215,7 @@ class POET_API Session final : public Listener,
   void leaveOutWhatHasNoMemory(std::vector<KnownStorage>& known) const;
 
   // session_memory.cpp
+  int64_t spareBytes(const Variant& variant) const;
   static int64_t bytesThere(const std::vector<KnownStorage>& known);
   void countKnown();
   int64_t missingBytes(const Recording& recording) const;

@@ -24,7 +24,7 @@ namespace poet {
 // Each storage has a number, given by the caller. Not thread-safe.
 class LivingStorages {
  public:
-  static constexpr int kFullRound = 256;
+  static constexpr int kFullRound = 1024;
 
   // From here on it is asked after; `number` is new.
   void add(int32_t number, WeakStorage storage);
