@@ -7,9 +7,10 @@ plain ones (rounds.py says why). Of plans, without paging at slack 0.4 and with 
 the plan said that the step would take and what it took; the time over plain in replays, in waits
 for transfers, and the rest; the share of the transfers' time that was hidden, but for what the plan
 itself says cannot be. Of recordings: the first call of a fresh wrapped step within a budget that
-presses nothing, over a plain call; and what wrapping it took, in which all garbage is collected. Of planning: plain steps of one process on two threads, while
-another one has a plan made in the background. The last line printed is JSON: what bounds.toml
-limits.
+presses nothing, over a plain call; and what wrapping it took, in which all garbage is collected.
+Of planning: plain steps of one process on two threads, while another one has a plan made in the
+background. Parts that are left out stay as they were in the file. The last line printed is JSON:
+what bounds.toml limits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from _architectures import ARCHITECTURES
 
 import poet
 import steps
-from _data import context, save
+from _data import context, load, measured, save
 from rounds import END, FormProcess, extra_percent, timed
 
 PARTS = ("plans", "recording", "beside")
@@ -345,6 +346,17 @@ def _shown(row: dict[str, Any]) -> str:
     return f"{row['step']:12} {paging:9} {said or row.get('status')}"
 
 
+def _beside_other_parts(options: argparse.Namespace, record: dict[str, Any]) -> dict[str, Any]:
+    """What to save: parts that did not run stay as they are in the file, with their dates."""
+    now = context()
+    left_out = set(PARTS) - set(options.part)
+    kept = load(options.save) if left_out and measured(options.save) else {}
+    others = {part: kept[part] for part in PARTS if part in left_out and part in kept}
+    dates = kept.get("part_dates", {part: kept.get("date") for part in others})
+    dates = {part: dates[part] for part in others} | dict.fromkeys(record, now["date"])
+    return now | {"slack": _SLACK, "part_dates": dates} | others | record
+
+
 def main() -> None:
     """Measures and saves."""
     options = parse()
@@ -367,7 +379,7 @@ def main() -> None:
     if "beside" in options.part:
         note("beside", beside_row("gpt2", "bert"))
     if options.save:
-        save(options.save, context() | {"slack": _SLACK} | record)
+        save(options.save, _beside_other_parts(options, record))
     print(json.dumps({"values": values(record)}))
 
 
