@@ -1,8 +1,9 @@
-"""poet show: a saved plan as a table and a picture; lists of presets and devices."""
+"""poet show: a saved plan as a table and a picture; lists of presets, devices and methods."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 from poet import _C
 from poet._budgets import format_bytes
@@ -19,6 +20,7 @@ from poet._cli_common import (
     tell_unwritten,
 )
 from poet._devices import device_names, find_device
+from poet._methods import methods
 from poet._models import graph_on
 from poet._presets import find_preset, preset_names
 from poet._summary import summary
@@ -29,15 +31,16 @@ examples:
   poet show plan.json --graph step.graph.json --platform m4 --perfetto plan.trace.json
   poet show devices
   poet show presets --json
+  poet show methods
 
 """
 
 
 def add_commands(commands: Commands) -> None:
     """Adds the command to the parser."""
-    text = "show a saved plan as a table and a picture, or list devices or presets"
+    text = "show a saved plan as a table and a picture, or list devices, presets or methods"
     parser = add_command(commands, "show", text, _EXAMPLES)
-    parser.add_argument("what", metavar="PLAN.json|devices|presets")
+    parser.add_argument("what", metavar="PLAN.json|devices|presets|methods")
     parser.add_argument(
         "--graph", metavar="FILE", help="the step it was made for (default: PLAN.graph.json)"
     )
@@ -55,6 +58,8 @@ def _run(options: argparse.Namespace) -> int:
         return _devices(options)
     if options.what == "presets":
         return _presets(options)
+    if options.what == "methods":
+        return _methods(options)
     return _plan(options)
 
 
@@ -122,6 +127,19 @@ def _presets(options: argparse.Namespace) -> int:
         return ExitCode.PLAN
     for preset in found:
         print(f"{preset.name:20} {preset.parameters:12,}  {preset.title}")
+    return ExitCode.PLAN
+
+
+def _methods(options: argparse.Namespace) -> int:
+    found = methods()
+    if options.json:
+        print_json([dataclasses.asdict(method) for method in found.values()])
+        return ExitCode.PLAN
+    print(found)
+    print()
+    width = max(len(name) for name in found)
+    for method in found.values():
+        print(f"{method.name.ljust(width)}  {method.summary}")
     return ExitCode.PLAN
 
 

@@ -84,7 +84,10 @@ def _add_solve(commands: Commands) -> None:
         help='bytes, "512MiB" or "60%%" of plain training\'s peak (default: the device\'s RAM)',
     )
     parser.add_argument(
-        "--method", default="poet", metavar="NAME", help="what plans (default: %(default)s)"
+        "--method",
+        default="poet",
+        metavar="NAME",
+        help="what plans: one of `poet show methods` (default: %(default)s)",
     )
     parser.add_argument(
         "--no-slices",
@@ -286,7 +289,7 @@ def _add_compare(commands: Commands) -> None:
         help="shares of plain training's peak, or sizes (default: 90%%,70%%,50%%,30%%)",
     )
     parser.add_argument(
-        "--methods", metavar="NAME,...", help="default: all that docs/methods.md lists"
+        "--methods", metavar="NAME,...", help="some of `poet show methods` (default: all)"
     )
     parser.add_argument("--out", metavar="FILE", help="write the table (.json, .csv, .txt)")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf)")

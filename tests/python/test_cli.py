@@ -328,6 +328,16 @@ def test_lists(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines] == [r["name"] for r in records] == names
 
 
+def test_lists_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "methods") == 0
+    shown = capsys.readouterr().out
+    assert str(poet.methods()) in shown
+    assert all(f"{m.summary}\n" in shown for m in poet.methods().values())
+    assert run("show", "methods", "--json") == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["name"] for record in records] == list(poet.methods())
+
+
 @pytest.mark.parametrize("way", [["poet/solve.py"], ["-m", "poet.solve"], ["-m", "poet", "solve"]])
 def test_the_originals_command_works_unchanged(way: list[str]) -> None:
     words = ["--model", "linear", "--platform", "a72", "--ram-budget", "3000000"]
