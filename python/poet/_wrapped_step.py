@@ -121,6 +121,12 @@ class _Rest:
         self._longest = 1
 
 
+def _census_where_none_is_wrapped() -> Census | None:
+    """One that the new one takes the place of may hold a model, and goes after the count."""
+    census = Census()
+    return None if len(_wrapped) > 0 else census
+
+
 class WrappedStep:
     """A training step under a memory budget. Call it like the step that it wraps; see `wrap`."""
 
@@ -148,7 +154,7 @@ class WrappedStep:
             end_watching(self._session)  # memory handed out from here on is known
         self._planner = StepPlanner(self._session, options, self._say, strictness)
         self._prepared = False
-        self._census: Census | None = Census()
+        self._census = _census_where_none_is_wrapped()
         self._lock = threading.Lock()
         self._seen: set[int] = set()  # variants that the cache was asked about
         self._asked: set[int] = set()  # variants that a plan is or was solved for
