@@ -85,10 +85,14 @@ def wrap(
 
     The budget counts what PyTorch's tensors and operators hold. The process follows: from the first
     use of wrap on, tensors of 64 KiB and more come from an arena of poet's own, whose resident
-    pages are never more than the most that was in use at once. The environment variable
-    POET_ARENA=0 leaves them to malloc. For the rest the first use fixes the size from which the C
+    pages are never more than the most that was in use at once, and 1/32 of a plan's peak where the
+    plan moves nothing and the budget has that room. The environment variable POET_ARENA=0 leaves
+    them to malloc. For the rest the first use fixes the size from which the C
     library unmaps freed blocks at once (M_MMAP_THRESHOLD of glibc) at 32 MiB, where it otherwise
     moves; POET_MMAP_THRESHOLD sets another number of bytes, 0 leaves it alone.
+
+    To wrap a step takes a few tenths of a second: Python's garbage is collected and the tensors
+    that exist are counted, so that the first call need not do it.
 
     Args:
         train_step: runs one training step: forward, backward, and the optimizer's step.

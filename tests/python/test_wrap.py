@@ -98,6 +98,18 @@ def _plain(
     return losses, model.state()
 
 
+def test_a_step_that_takes_anothers_place_does_not_count_its_model() -> None:
+    peaks = []
+    for _ in range(2):
+        case = build("residual_net")
+        step = poet.wrap(case.step, ram_budget="300%", background=False, cache_dir=None)
+        for i in range(3):
+            step(*case.batches(i))
+        assert step.graph is not None
+        peaks.append(step.graph.plain_peak_bytes())
+    assert peaks[0] == peaks[1]
+
+
 def test_the_plan_is_in_force_from_the_fourth_call_and_keeps_every_bit(budget: int) -> None:
     losses, state = _plain(7)
     model = _Model()
