@@ -25,11 +25,11 @@ class Census:
 
     To collect all garbage and to walk over all objects takes longer than many a step. Until the
     collector moves more objects to its oldest generation, what came later is among the young.
+    Whoever counts has collected all garbage.
     """
 
     def __init__(self) -> None:
-        found, _ = existing_tensors()
-        self._old = _C.TensorRefs(found)
+        self._old = _C.TensorRefs(_tensors_among(gc.get_objects()))
         self._collections = _collections_of_old()
 
     def existing_tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

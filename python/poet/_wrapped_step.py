@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import functools
+import gc
 import inspect
 import random
 import sys
@@ -123,8 +124,8 @@ class _Rest:
 
 def _census_where_none_is_wrapped() -> Census | None:
     """One that the new one takes the place of may hold a model, and goes after the count."""
-    census = Census()
-    return None if len(_wrapped) > 0 else census
+    gc.collect()  # also wrapped steps that nobody has any more
+    return None if len(_wrapped) > 0 else Census()
 
 
 class WrappedStep:
